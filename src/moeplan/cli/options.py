@@ -1,0 +1,172 @@
+"""Options that several commands share, and how their text becomes numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from moeplan import units
+from moeplan.errors import Fault, InputError
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.cluster import Cluster
+from moeplan.specs.deployment import Acceptance
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PUBLISHED_ACCEPTANCE = 0.85
+PUBLISHED_ACCEPTANCE_SOURCE = "assumed: 0.85 per draft, geometric (DeepSeek-V3 report, as seed 004 uses it)"
+
+
+def data_option(command: Command) -> Command:
+    """A folder that adds to the packaged data or overrides it."""
+    return click.option(
+        "--data", metavar="DIR", help="Folder with your own gpus/, nics/, models/, kernels/ (MOEPLAN_DATA)."
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """One JSON document instead of tables."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, SI units.")(command)
+
+
+def step_options(command: Command) -> Command:
+    """What plan and predict have in common."""
+    for option in reversed(
+        [
+            click.option("--experts", metavar="FORMAT", help="Format of expert weights; default: the checkpoint's."),
+            click.option(
+                "--linear", metavar="FORMAT", help="Format of other linear weights; default: the checkpoint's."
+            ),
+            click.option(
+                "--acceptance",
+                default=str(PUBLISHED_ACCEPTANCE),
+                metavar="A[,A…]",
+                show_default=True,
+                help="Share of accepted drafts: one number (geometric) or one per position.",
+            ),
+            click.option("--nics-per-node", type=int, help="NICs in a node; default: one per GPU."),
+            click.option(
+                "--efficiency",
+                type=click.Choice(["measured", "article"]),
+                default="measured",
+                show_default=True,
+                help="Measured kernel tables, or the MFU figures that the throughput article publishes.",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def count(text: str, name: str, *, least: float = 1) -> float:
+    """Read a whole number such as 5000, 5k (5,000) or 5Ki (5,120); raise InputError."""
+    try:
+        value = units.parse(text, "1")
+    except units.UnitError as error:
+        raise InputError("options", [Fault(name, str(error))]) from error
+    if value < least or not float(value).is_integer() or value > 1e9:
+        raise InputError("options", [Fault(name, f"is {text}", f"give a whole number from {least:g} to 1e9")])
+    return value
+
+
+def positive(text: str, name: str) -> float:
+    """Read a positive finite number; raise InputError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise InputError("options", [Fault(name, f"is {text!r}", "give a positive number")])
+    return value
+
+
+def whole_range(text: str, name: str, *, least: int) -> tuple[int, ...]:
+    """Read «3», «16..320» or «16,32,144»: the whole numbers named, ascending; raise InputError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        ends = part.split("..")
+        try:
+            numbers = [int(end) for end in ends]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 2) or numbers[0] < least or numbers[-1] < numbers[0] or numbers[-1] > 100_000:
+            fix = f"write a number, a list such as 16,32 or a range such as 16..320; {least} or more"
+            raise InputError("options", [Fault(name, f"is {text!r}", fix)])
+        found.update(range(numbers[0], numbers[-1] + 1))
+    return tuple(sorted(found))
+
+
+def instance_sizes(text: str, cluster: Cluster) -> tuple[int, ...]:
+    """GPUs of one instance: every size in the range that fills whole nodes, or a part of one node that divides it.
+
+    Raises InputError when the range holds none, or the cluster is smaller.
+    """
+    node = cluster.gpus_per_node
+    sizes = [
+        size for size in whole_range(text, "--gpus", least=1) if size % node == 0 or (size < node and node % size == 0)
+    ]
+    if cluster.total_gpus is not None:
+        sizes = [size for size in sizes if size <= cluster.total_gpus]
+    if not sizes:
+        fix = f"give whole nodes of {node} GPUs, or a part that divides {node}"
+        raise InputError("options", [Fault("--gpus", f"{text} holds no instance of {cluster.gpu.name}", fix)])
+    return tuple(sizes)
+
+
+def acceptance(text: str, drafts: int) -> Acceptance:
+    """Read one number (geometric) or one rate per position; raise InputError."""
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        fix = "give a number between 0 and 1, or one per draft such as 0.85,0.6"
+        raise InputError("options", [Fault("--acceptance", f"is {text!r}", fix)]) from error
+    if len(rates) > 1:
+        return Acceptance(rates=tuple(rates), source="given, by position")
+    published = rates[0] == PUBLISHED_ACCEPTANCE
+    source = PUBLISHED_ACCEPTANCE_SOURCE if published else "given, geometric"
+    return Acceptance.geometric(rates[0], max(drafts, 1), source)
+
+
+def cluster_of(catalog: Catalog, gpu: str, nic: str, nics_per_node: int | None) -> Cluster:
+    """A cluster of any size from the names of its GPU and NIC."""
+    device = catalog.gpu(gpu)
+    return Cluster(
+        gpu=device,
+        nic=catalog.nic(nic),
+        gpus_per_node=device.gpus_per_node,
+        nics_per_node=nics_per_node if nics_per_node is not None else device.gpus_per_node,
+    )
+
+
+def names(text: str, name: str) -> list[str]:
+    """Split a comma-separated list, without repetition; raise InputError when it is empty."""
+    result = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not result:
+        raise InputError("options", [Fault(name, "is empty", "name at least one")])
+    return result
+
+
+def corrections(items: tuple[str, ...]) -> dict[str, float]:
+    """Read OPERATOR=FACTOR pairs; raise InputError naming every bad one."""
+    found, faults = {}, []
+    for item in items:
+        operator, _, factor = item.partition("=")
+        try:
+            value = float(factor)
+        except ValueError:
+            value = math.nan
+        if not operator or not (math.isfinite(value) and value > 0):
+            faults.append(Fault("--correct", f"is {item!r}", "write OPERATOR=FACTOR, such as o_proj=1.1"))
+        found[operator] = value
+    if faults:
+        raise InputError("options", faults)
+    return found
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """Write the document to standard output."""
+    click.echo(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,1 @@
+"""Inference engines: what they accept (rules, low) and how they are started (emit, on top)."""

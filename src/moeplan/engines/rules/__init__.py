@@ -1,0 +1,1 @@
+"""What each engine accepts, how it divides memory, what it adds: data with versions."""

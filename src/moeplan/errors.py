@@ -1,0 +1,64 @@
+"""What can go wrong, as one family.
+
+MoeplanError
+├── InputError          the user's input is wrong: every fault at once, each with its path and a fix (exit 2)
+│   ├── UnknownName     a GPU, NIC, cluster or model that no catalog holds
+│   └── Unsupported     a valid wish that the model of the world cannot answer
+└── Infeasible          nothing meets the constraints: which failed, by how much, what would do (exit 1)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong: where, what, and what to write instead."""
+
+    path: str
+    problem: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" + (f" — {self.fix}" if self.fix else "")
+
+
+class MoeplanError(Exception):
+    """Base of every error that moeplan raises on purpose."""
+
+
+class InputError(MoeplanError):
+    """The input is wrong; `faults` holds every violated rule, not the first only."""
+
+    def __init__(self, where: str, faults: Sequence[Fault]) -> None:
+        self.where = where
+        self.faults = tuple(faults)
+        count = len(self.faults)
+        head = f"{where}: {count} fault{'s' if count != 1 else ''}"
+        super().__init__("\n".join([head, *(f"  {fault}" for fault in self.faults)]))
+
+
+class UnknownName(InputError):
+    """A name that no catalog holds; the message lists near ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        fix = suggestion(name, names) or f"known: {', '.join(names)}"
+        super().__init__(kind, [Fault(kind, f"unknown name {name!r}", fix)])
+
+
+class Unsupported(InputError):
+    """A well-formed wish outside what is modelled."""
+
+
+class Infeasible(MoeplanError):
+    """No configuration meets every constraint."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return «did you mean …?» for the nearest known words, or an empty string."""
+    near = difflib.get_close_matches(word.lower(), [k.lower() for k in known], n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else ""

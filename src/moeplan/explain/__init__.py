@@ -1,0 +1,1 @@
+"""Why: what is missing when nothing is feasible, what a step is made of."""

@@ -1,0 +1,111 @@
+"""Nothing feasible: which constraint failed, by how much, and the smallest change that would do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from moeplan.predict import Predictor
+from moeplan.search.best import Found, Missed, best
+from moeplan.search.space import Space
+
+MOST_GPUS = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """One change that makes something feasible; size: the relative size of the change, for ranking."""
+
+    change: str
+    size: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """constraint: what failed; needed and available in the unit; remedies, the smallest change first."""
+
+    constraint: str
+    unit: str
+    needed: float
+    available: float
+    remedies: tuple[Remedy, ...]
+
+
+def shortfall(predictor: Predictor, space: Space, missed: Missed, *, min_tps: float) -> Shortfall:
+    """Diagnose a search that found nothing."""
+    if missed.fastest is None:
+        return _memory(predictor, space, missed)
+    reached = float(missed.fastest.tps_per_user)
+    remedies = [Remedy(change=f"--min-tps {_floor(reached)}", size=1 - _floor(reached) / min_tps)]
+    context = _longest_context(predictor, space, min_tps)
+    if context:
+        remedies.append(Remedy(change=f"--context {context}", size=1 - context / space.context))
+    gpus = _more_gpus(predictor, space, min_tps)
+    if gpus:
+        remedies.append(Remedy(change=f"--gpus {gpus}", size=gpus / max(space.counts) - 1))
+    return Shortfall(
+        constraint="speed per user",
+        unit="tok/s/user",
+        needed=min_tps,
+        available=reached,
+        remedies=tuple(sorted(remedies, key=lambda remedy: remedy.size)),
+    )
+
+
+def _memory(predictor: Predictor, space: Space, missed: Missed) -> Shortfall:
+    assert missed.leanest is not None, "a space is never empty"
+    memory = missed.leanest.memory
+    remedies = []
+    gpus = _more_gpus(predictor, space, 0.0)
+    if gpus:
+        remedies.append(Remedy(change=f"--gpus {gpus}", size=gpus / max(space.counts) - 1))
+    context = _longest_context(predictor, space, 0.0)
+    if context:
+        remedies.append(Remedy(change=f"--context {context}", size=1 - context / space.context))
+    return Shortfall(
+        constraint="memory per GPU",
+        unit="B",
+        needed=float(memory.total),
+        available=memory.capacity,
+        remedies=tuple(sorted(remedies, key=lambda remedy: remedy.size)),
+    )
+
+
+def _feasible(predictor: Predictor, space: Space, min_tps: float) -> bool:
+    return isinstance(best(predictor, space, min_tps=min_tps), Found)
+
+
+def _longest_context(predictor: Predictor, space: Space, min_tps: float) -> int | None:
+    """The longest context, in whole tokens, that is feasible at all; None when not even one token is."""
+    if not _feasible(predictor, replace(space, context=1.0), min_tps):
+        return None
+    low, high = 1, int(space.context)
+    while high - low > max(1, low // 200):
+        middle = (low + high) // 2
+        low, high = (
+            (middle, high) if _feasible(predictor, replace(space, context=float(middle)), min_tps) else (low, middle)
+        )
+    return low
+
+
+def _more_gpus(predictor: Predictor, space: Space, min_tps: float) -> int | None:
+    """The smallest instance beyond those tried, in whole nodes, that is feasible; None up to MOST_GPUS."""
+    node = predictor.machine.cluster.gpus_per_node
+    start = (max(space.counts) // node + 1) * node
+    model = predictor.model
+    most = MOST_GPUS if model.is_moe else start  # more replicas of a dense model change nothing per GPU
+    counts = np.arange(start, most + 1, node)
+    if not counts.size or not _feasible(predictor, replace(space, counts=tuple(int(c) for c in counts)), min_tps):
+        return None
+    low, high = 0, len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        part = replace(space, counts=tuple(int(c) for c in counts[: middle + 1]))
+        low, high = (low, middle) if _feasible(predictor, part, min_tps) else (middle + 1, high)
+    return int(counts[low])
+
+
+def _floor(value: float) -> float:
+    """Two significant decimals, rounded down so that the change really does."""
+    return float(np.floor(value * 100) / 100)

@@ -1,0 +1,66 @@
+"""What share of their rate the NIC and the scale-up link give to a low-latency all-to-all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from moeplan.kernels.general import GeneralFigures
+from moeplan.kernels.origin import Origin
+from moeplan.kernels.table import read_table
+from moeplan.kinds import Array, Real
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.cluster import Nic
+
+Direction = Literal["dispatch", "combine"]
+TABLE_GPU, TABLE_NIC = "h800", "cx7"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireShare:
+    """Shares of the line rate (NIC) and of the one-way rate (scale-up link), and where they come from."""
+
+    nic: Real
+    scale_up: float
+    origin: Origin
+    source: str
+
+
+def message_bytes(direction: Direction, hidden: int, *, dispatch: str) -> float:
+    """Bytes on the wire for one token and one expert, DeepEP V1 low-latency.
+
+    Dispatch in fp8: hidden bytes, a fp32 scale per 128 and 16 of header; in bf16: 2·hidden + 16. Combine: 2·hidden.
+    """
+    if direction == "combine":
+        return 2.0 * hidden
+    return hidden + hidden / 128 * 4 + 16.0 if dispatch == "fp8" else 2.0 * hidden + 16.0
+
+
+def wire_share(direction: Direction, ep: Real, nic: Nic, general: GeneralFigures, catalog: Catalog) -> WireShare:
+    """Shares at an EP size: ConnectX-7's from DeepEP's table (all traffic over RDMA), other cards' from their file."""
+    scale_up = general.nvlink_share_dispatch if direction == "dispatch" else general.nvlink_share_combine
+    if nic.slug != TABLE_NIC:
+        share: Real = nic.effective_rate / nic.line_rate
+        return WireShare(nic=share, scale_up=scale_up, origin=Origin.ASSUMED, source=f"effective rate of {nic.name}")
+    sizes, shares, title = _rdma_shares(catalog, direction, nic.line_rate, nic.latency)
+    share = np.interp(np.log2(ep), np.log2(sizes), shares)
+    outside = bool(np.any(np.greater(ep, sizes[-1])) or np.any(np.less(ep, sizes[0])))
+    origin = Origin.EXTRAPOLATED if outside else Origin.INTERPOLATED
+    return WireShare(nic=share, scale_up=scale_up, origin=origin, source=title)
+
+
+@lru_cache(maxsize=16)
+def _rdma_shares(catalog: Catalog, direction: Direction, line_rate: float, latency: float) -> tuple[Array, Array, str]:
+    path = catalog.kernel_table(TABLE_GPU, f"low_latency_{direction}_rdma")
+    assert path is not None, "the packaged data holds DeepEP's table"
+    table = read_table(path, ("ep", "tokens", "hidden", "top_k", "seconds"))
+    rows = sorted(table.rows, key=lambda row: row["ep"])
+    sizes = np.array([row["ep"] for row in rows])
+    payload = [
+        row["tokens"] * row["top_k"] * message_bytes(direction, int(row["hidden"]), dispatch="fp8") for row in rows
+    ]
+    seconds = np.array([row["seconds"] for row in rows]) - latency
+    return sizes, np.array(payload) / seconds / line_rate, table.sidecar.title

@@ -1,0 +1,24 @@
+"""The efficiency of a kernel: which fraction of the GPU's peak and of its memory bandwidth it reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from moeplan.kernels.origin import Origin, worst
+from moeplan.kinds import Real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Fractions between 0 and 1, scalars or arrays; floor: seconds that the kernel takes however small its work."""
+
+    compute: Real
+    memory: Real
+    origin: Origin
+    source: str
+    floor: float = 0.0
+    vector: Real = 1.0  # of the GPU's vector rate, where softmax counts
+
+    def at_best(self, origin: Origin, note: str) -> Efficiency:
+        """The same figures used outside where they were read: no surer than `origin`, and the note says why."""
+        return replace(self, origin=worst(self.origin, origin), source=f"{self.source} ({note})")

@@ -1,0 +1,37 @@
+"""Figures that hold for a family of kernels where no table of the shape exists: floors, shares, gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moeplan.specs.loading import quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralFigures:
+    """Read from data/kernels/general.yaml; seconds and shares of a rate."""
+
+    elementwise_floor: float = quantity("s")
+    elementwise_share: float
+    elementwise_source: str
+    launch_gap: float = quantity("s")
+    launch_gap_source: str
+    gqa_floor: float = quantity("s")
+    gqa_memory_share: float
+    gqa_compute_share: float
+    gqa_source: str
+    all_to_all_latency: float = quantity("s")
+    nvlink_share_dispatch: float
+    nvlink_share_combine: float
+    all_to_all_source: str
+    step_overhead: float = quantity("s")
+    step_overhead_source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """Read from data/kernels/stand_in.yaml: whose tables serve a GPU that has none."""
+
+    die: dict[str, str]
+    architecture: dict[str, str]
+    other: str

@@ -1,0 +1,143 @@
+"""The efficiencies of one GPU's kernels: its measured tables, those of the GPU that stands in, published figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from moeplan.kernels.article import ArticleFigures
+from moeplan.kernels.efficiency import Efficiency
+from moeplan.kernels.general import GeneralFigures, StandIn
+from moeplan.kernels.origin import Origin, worst
+from moeplan.kernels.shape_family import MLA_SHAPE, Family, ShapeFamily, shape_family
+from moeplan.kinds import Real
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.gpu import Gpu
+from moeplan.specs.loading import build, read_mapping
+from moeplan.specs.precision import Format
+
+EfficiencySet = Literal["measured", "article"]
+NEAR = math.log(4.0)  # a shape counts as near a measured one when n and k differ by less than 4x in all
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """Answers how efficient a kernel of a given shape is on one GPU."""
+
+    gpu: Gpu
+    catalog: Catalog
+    general: GeneralFigures
+    article: ArticleFigures
+    table_of: str  # slug of the GPU whose tables are read; "article" for none
+    best_origin: Origin  # no surer than this: the tables may be another GPU's
+
+    @classmethod
+    def of(cls, gpu: Gpu, catalog: Catalog, efficiency: EfficiencySet = "measured") -> KernelLibrary:
+        """Choose the tables for a GPU: its own, those of the same die, those of its architecture's stand-in."""
+        table_of, best = ("article", Origin.ASSUMED) if efficiency == "article" else _tables_for(gpu, catalog)
+        return cls(gpu, catalog, _general(catalog), _article(catalog), table_of, best)
+
+    def gemm(self, *, m: Real, n: int, k: int, weights: Format, copies: int = 1) -> Efficiency:
+        """Efficiency of a dense or batched GEMM; m may be an array."""
+        family = self._family("gemm_fp8" if copies == 1 else "gemm_batched_bf16")
+        if family is None:
+            return self.article.gemm(m=m, n=n, k=k)
+        surface, distance, shape = family.nearest(n, k)
+        found = surface.at(float(copies), m)
+        measured_in = "fp8" if copies == 1 else "bf16"
+        return self._answer(found, family, shape, distance, same_kernel=weights.computes_in == measured_in)
+
+    def grouped_gemm(self, *, rows_per_group: Real, groups: Real, n: int, k: int, weights: Format) -> Efficiency:
+        """Efficiency of a grouped GEMM over `groups` active groups of `rows_per_group` rows each."""
+        family = self._family("grouped_gemm_fp8")
+        if family is None:
+            return self.article.grouped_gemm(rows=rows_per_group, down=n > k)
+        surface, distance, shape = family.nearest(n, k)
+        found = surface.at(np.maximum(groups, 1.0), np.maximum(rows_per_group, 1.0))
+        return self._answer(found, family, shape, distance, same_kernel=weights.computes_in == "fp8")
+
+    def mla(self, *, batch: Real, q_len: Real, context: Real, heads: int, core: Format, cache: Format) -> Efficiency:
+        """Efficiency of absorbed MLA decode: over heads·q_len and the cached tokens of the whole batch."""
+        family = self._family("mla_decode_bf16")
+        if family is None:
+            # The article's H20 factor belongs to GPUs with little arithmetic beside their bandwidth.
+            weak = self.gpu.peak("bf16") / self.gpu.memory.bandwidth < 100
+            return self.article.mla(heads_times_q=heads * q_len, h20=weak)
+        surface, distance, shape = family.nearest(*MLA_SHAPE)
+        found = surface.at(heads * q_len, batch * context)
+        return self._answer(found, family, shape, distance, same_kernel=core.name == cache.name == "bf16")
+
+    def gqa(self) -> Efficiency:
+        """Efficiency of grouped-query decode attention."""
+        figures = self.general
+        return Efficiency(
+            compute=figures.gqa_compute_share,
+            memory=figures.gqa_memory_share,
+            floor=figures.gqa_floor,
+            origin=Origin.ASSUMED,
+            source=figures.gqa_source,
+        )
+
+    def elementwise(self) -> Efficiency:
+        """Efficiency of small memory-bound kernels."""
+        figures = self.general
+        return Efficiency(
+            compute=1.0,
+            memory=figures.elementwise_share,
+            floor=figures.elementwise_floor,
+            origin=Origin.ASSUMED,
+            source=figures.elementwise_source,
+        )
+
+    def _family(self, family: Family) -> ShapeFamily | None:
+        return None if self.table_of == "article" else shape_family(self.catalog, self.table_of, family)
+
+    def _answer(
+        self,
+        found: tuple[Real, Origin],
+        family: ShapeFamily,
+        shape: tuple[int, int],
+        distance: float,
+        *,
+        same_kernel: bool,
+    ) -> Efficiency:
+        value, origin = found
+        origin = worst(origin, family.best_origin)
+        answer = Efficiency(compute=value, memory=value, vector=value, origin=origin, source=family.title)
+        if distance > 0:
+            far = distance > NEAR
+            note = f"shape of n, k = {shape[0]}, {shape[1]}" + (", far off" if far else "")
+            answer = answer.at_best(Origin.ASSUMED if far else Origin.EXTRAPOLATED, note)
+        if not same_kernel:
+            answer = answer.at_best(Origin.ASSUMED, "another precision's kernel")
+        if self.table_of != self.gpu.slug:
+            answer = answer.at_best(self.best_origin, f"standing in for {self.gpu.name}")
+        return answer
+
+
+def _tables_for(gpu: Gpu, catalog: Catalog) -> tuple[str, Origin]:
+    if gpu.slug and catalog.kernel_table(gpu.slug, "gemm_fp8"):
+        return gpu.slug, Origin.MEASURED
+    chosen = build(StandIn, read_mapping(catalog.data_file("kernels", "stand_in.yaml")), "stand_in.yaml")
+    if gpu.slug in chosen.die:
+        return chosen.die[gpu.slug], Origin.EXTRAPOLATED
+    for prefix, table in chosen.architecture.items():
+        if gpu.architecture.lower().startswith(prefix.lower()):
+            return table, Origin.ASSUMED
+    return chosen.other, Origin.ASSUMED
+
+
+@lru_cache(maxsize=8)
+def _general(catalog: Catalog) -> GeneralFigures:
+    path = catalog.data_file("kernels", "general.yaml")
+    return build(GeneralFigures, read_mapping(path), str(path))
+
+
+@lru_cache(maxsize=8)
+def _article(catalog: Catalog) -> ArticleFigures:
+    path = catalog.data_file("kernels", "seed004_mfu.yaml")
+    return build(ArticleFigures, read_mapping(path), str(path))

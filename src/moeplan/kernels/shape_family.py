@@ -1,0 +1,100 @@
+"""Measured tables as efficiency surfaces, one per weight shape (n, k)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from moeplan.kernels.origin import Origin
+from moeplan.kernels.surface import Surface
+from moeplan.kernels.table import read_table
+from moeplan.kernels.work import attention_work, gemm_work, grouped_gemm_work, ideal_attention_time, ideal_gemm_time
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.gpu import Gpu
+from moeplan.specs.precision import weight_format
+
+Family = Literal["gemm_fp8", "gemm_batched_bf16", "grouped_gemm_fp8", "mla_decode_bf16"]
+Row = Mapping[str, float]
+Point = tuple[tuple[int, int], float, float, float]  # (n, k), series, line, ideal seconds
+
+MLA_SHAPE: Final = (576, 512)  # key and value width of FlashMLA's tables
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeFamily:
+    """Surfaces of one kernel by weight shape (n, k), and the title of the table."""
+
+    title: str
+    surfaces: dict[tuple[int, int], Surface]
+    best_origin: Origin = Origin.MEASURED  # a capped table is an assumption
+
+    def nearest(self, n: int, k: int) -> tuple[Surface, float, tuple[int, int]]:
+        """Return the surface of the nearest weight shape, its distance |ln n/n'| + |ln k/k'| and the shape."""
+        distance = {shape: abs(math.log(n / shape[0])) + abs(math.log(k / shape[1])) for shape in self.surfaces}
+        shape = min(distance, key=lambda key: (distance[key], key))
+        return self.surfaces[shape], distance[shape], shape
+
+
+@lru_cache(maxsize=64)
+def shape_family(catalog: Catalog, gpu: str, family: Family) -> ShapeFamily | None:
+    """Read a GPU's table of a family as surfaces of ideal time over measured time; None where there is no table."""
+    path = catalog.kernel_table(gpu, family)
+    if path is None:
+        return None
+    columns, place = _FAMILIES[family]
+    table, device = read_table(path, (*columns, "seconds")), catalog.gpu(gpu)
+    points: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
+    for row in table.rows:
+        shape, series, line, ideal = place(row, device)
+        share = min(ideal / row["seconds"], table.sidecar.cold_share or math.inf)
+        points.setdefault(shape, []).append((series, line, share))
+    surfaces = {shape: Surface.of(found) for shape, found in points.items()}
+    if table.sidecar.cold_share is None:
+        return ShapeFamily(table.sidecar.title, surfaces)
+    title = f"{table.sidecar.title}, at most {table.sidecar.cold_share:g} of the roofline"
+    return ShapeFamily(title, surfaces, Origin.ASSUMED)
+
+
+def _dense(row: Row, gpu: Gpu) -> Point:
+    n, k, weights = int(row["n"]), int(row["k"]), weight_format("fp8_block")
+    work = gemm_work(m=row["m"], n=n, k=k, weights=weights)
+    return (n, k), 1.0, row["m"], float(ideal_gemm_time(work, gpu, weights.computes_in))
+
+
+def _batched(row: Row, gpu: Gpu) -> Point:
+    n, k, copies, weights = int(row["n"]), int(row["k"]), int(row["copies"]), weight_format("bf16")
+    work = gemm_work(m=row["m"], n=n, k=k, weights=weights, copies=copies)
+    return (n, k), copies, row["m"], float(ideal_gemm_time(work, gpu, weights.computes_in))
+
+
+def _grouped(row: Row, gpu: Gpu) -> Point:
+    n, k, groups, weights = int(row["n"]), int(row["k"]), row["groups"], weight_format("fp8_block")
+    work = grouped_gemm_work(rows=groups * row["m"], groups=groups, n=n, k=k, weights=weights)
+    return (n, k), groups, row["m"], float(ideal_gemm_time(work, gpu, weights.computes_in))
+
+
+def _mla(row: Row, gpu: Gpu) -> Point:
+    core = weight_format("bf16")
+    work = attention_work(
+        batch=row["batch"],
+        q_len=row["q_len"],
+        context=row["context"],
+        heads=int(row["heads"]),
+        qk_dim=MLA_SHAPE[0],
+        v_dim=MLA_SHAPE[1],
+        cache_elements=MLA_SHAPE[0],
+        cache=core,
+    )
+    cached = row["batch"] * row["context"]
+    return MLA_SHAPE, row["heads"] * row["q_len"], cached, float(ideal_attention_time(work, gpu, core.computes_in))
+
+
+_FAMILIES: Final[dict[Family, tuple[tuple[str, ...], Callable[[Row, Gpu], Point]]]] = {
+    "gemm_fp8": (("m", "n", "k"), _dense),
+    "gemm_batched_bf16": (("copies", "m", "n", "k"), _batched),
+    "grouped_gemm_fp8": (("groups", "m", "n", "k"), _grouped),
+    "mla_decode_bf16": (("batch", "heads", "q_len", "context"), _mla),
+}

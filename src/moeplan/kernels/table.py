@@ -1,0 +1,76 @@
+"""A measured kernel table: CSV with shapes and seconds, and a sidecar that says where it comes from."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeplan.errors import Fault, InputError
+from moeplan.specs.loading import build, read_mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar:
+    """What stands beside a table: on what it was measured, with what, by whom, when, on what terms.
+
+    cold_share: for a table measured with weights left in the L2 cache, the most of the roofline that a kernel is
+    believed to reach when they come from memory, as in a real step; None for a table measured cold.
+    """
+
+    title: str
+    gpu: str
+    kernel: str
+    precision: str
+    source: str
+    licence: str
+    date: str
+    note: str = ""
+    command: str = ""
+    driver: str = ""
+    cold_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of positive numbers by column, and their sidecar."""
+
+    sidecar: Sidecar
+    rows: tuple[dict[str, float], ...]
+
+
+def read_table(path: Path, columns: tuple[str, ...]) -> Table:
+    """Read `path` and the .yaml beside it.
+
+    Raises InputError naming every missing or unknown column and every cell that is no positive finite number.
+    """
+    sidecar = build(Sidecar, read_mapping(path.with_suffix(".yaml")), str(path.with_suffix(".yaml")))
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            header, written = tuple(reader.fieldnames or ()), list(reader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
+    allowed = f"columns: {', '.join(columns)}"
+    faults = [Fault("header", f"column {name!r} is missing", allowed) for name in columns if name not in header]
+    faults += [Fault("header", f"unknown column {name!r}", allowed) for name in header if name not in columns]
+    rows = [] if faults else [_row(line, columns, f"line {number}", faults) for number, line in enumerate(written, 2)]
+    if not written and not faults:
+        faults.append(Fault("rows", "there are none", "measure at least one shape"))
+    if faults:
+        raise InputError(str(path), faults)
+    return Table(sidecar, tuple(rows))
+
+
+def _row(line: dict[str, str], columns: tuple[str, ...], where: str, faults: list[Fault]) -> dict[str, float]:
+    row = {}
+    for name in columns:
+        try:
+            value = float(line[name])
+        except (TypeError, ValueError):
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            faults.append(Fault(f"{where}, {name}", f"holds {line[name]!r}", "write a positive number"))
+        row[name] = value
+    return row

@@ -1,0 +1,1 @@
+"""Which operators make a layer of a model family, grouped into the stages that a schedule moves."""

@@ -1,0 +1,33 @@
+"""What one micro-batch of a step looks like to a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from moeplan.kinds import Real
+from moeplan.ops.machine import Machine
+from moeplan.routing.slots import ExpertLoad, Slots
+from moeplan.specs.deployment import Precision
+from moeplan.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """batch requests of q_len new tokens each on one rank, context cached tokens; scalars or arrays on open axes."""
+
+    model: ModelSpec
+    machine: Machine
+    precision: Precision
+    batch: Real
+    q_len: Real
+    context: Real
+    ep: Real
+    slots: Slots | None
+    load: ExpertLoad | None
+    corrections: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Real:
+        """Rows of every dense GEMM on one rank: batch·q_len (seed 000, eq. 1)."""
+        return self.batch * self.q_len

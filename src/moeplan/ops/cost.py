@@ -1,0 +1,45 @@
+"""The cost of one operator, with everything needed to explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from moeplan.kernels.origin import Origin
+from moeplan.kinds import Real
+
+Resource = Literal["compute", "memory", "vector", "network", "floor"]
+Lane = Literal["compute", "network"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Seconds of an operator and what they are made of; scalars or arrays on open axes.
+
+    parts: seconds that each resource alone would take; the largest binds. efficiency: the fraction of the binding
+    resource's peak that the kernel reaches. formula and terms: how the seconds come about, for people.
+    """
+
+    name: str
+    seconds: Real
+    parts: Mapping[Resource, Real]
+    efficiency: Real
+    origin: Origin
+    source: str
+    formula: str
+    terms: Mapping[str, tuple[Real, str]] = field(default_factory=dict)
+    flops: Real = 0.0
+    bytes_: Real = 0.0
+    lane: Lane = "compute"
+
+    def corrected(self, factor: float) -> Cost:
+        """The same operator with its time multiplied by hand: assumed, and said so."""
+        parts = {resource: seconds * factor for resource, seconds in self.parts.items()}
+        source = f"{self.source}; corrected by hand x{factor:g}"
+        return replace(self, seconds=self.seconds * factor, parts=parts, origin=Origin.ASSUMED, source=source)
+
+    @property
+    def bound_by(self) -> Resource:
+        """The resource that binds; for scalars only."""
+        return max(self.parts, key=lambda resource: float(self.parts[resource]))

@@ -1,0 +1,55 @@
+"""The two all-to-alls of expert parallelism, as DeepEP's low-latency kernels do them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moeplan.kernels.all_to_all import Direction, message_bytes, wire_share
+from moeplan.kinds import Real
+from moeplan.ops.cost import Cost
+from moeplan.ops.machine import Machine
+
+
+def all_to_all(
+    name: Direction, machine: Machine, *, tokens: Real, hidden: int, top_k: int, ep: Real, dispatch: str
+) -> Cost:
+    """One token goes to top_k experts as top_k messages, not de-duplicated (DeepEP V1 low-latency).
+
+    seconds = latency + NIC bytes / (rate·share) + scale-up bytes / (rate·share). Of the tokens·top_k messages a rank
+    sends, a fraction 1/ep stays, (g − 1)/ep cross the scale-up link of g GPUs, (ep − g)/ep cross the NIC. The two
+    links' times nearly add in DeepEP's measurements, since the same SMs feed both. `tokens` per rank.
+    """
+    cluster, figures = machine.cluster, machine.kernels.general
+    gpu, nic = cluster.gpu, cluster.nic
+    group = np.minimum(gpu.domain, ep)
+    payload = tokens * top_k * message_bytes(name, hidden, dispatch=dispatch)
+    share = wire_share(name, ep, nic, figures, machine.kernels.catalog)
+    across = payload * (ep - group) / ep
+    inside = payload * (group - 1) / ep
+    rate = nic.line_rate * cluster.nics_per_gpu
+    network = across / (rate * share.nic)
+    link = gpu.scale_up.bandwidth if gpu.scale_up is not None else np.inf
+    scale_up = inside / (link * share.scale_up)
+    latency = np.where(ep > group, nic.latency, np.where(ep > 1, figures.all_to_all_latency, 0.0))
+    return Cost(
+        name=name,
+        seconds=latency + network + scale_up,
+        parts={"network": network + scale_up, "floor": latency},
+        efficiency=share.nic,
+        origin=share.origin,
+        source=share.source,
+        formula="latency + across / (NIC rate · share) + inside / (link · link share)",
+        terms={
+            "tokens": (tokens, "per rank"),
+            "messages": (tokens * top_k, ""),
+            "across": (across, "B"),
+            "inside": (inside, "B"),
+            "NIC rate": (rate, "B/s"),
+            "share": (share.nic, ""),
+            "link": (link, "B/s"),
+            "link share": (share.scale_up, ""),
+            "latency": (latency, "s"),
+        },
+        bytes_=across + inside,
+        lane="network",
+    )

@@ -1,0 +1,22 @@
+"""What runs the operators: a cluster's GPU and NIC, and the efficiencies of its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moeplan.kernels.library import EfficiencySet, KernelLibrary
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A cluster with its kernel library."""
+
+    cluster: Cluster
+    kernels: KernelLibrary
+
+    @classmethod
+    def of(cls, cluster: Cluster, catalog: Catalog, efficiency: EfficiencySet = "measured") -> Machine:
+        """Build the machine of a cluster, its efficiencies from the catalog's tables."""
+        return cls(cluster, KernelLibrary.of(cluster.gpu, catalog, efficiency))

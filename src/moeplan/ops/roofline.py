@@ -1,0 +1,53 @@
+"""The roofline: arithmetic or memory traffic, whichever takes longer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from moeplan.kernels.efficiency import Efficiency
+from moeplan.kernels.work import Work
+from moeplan.kinds import Real
+from moeplan.ops.cost import Cost
+
+ROOFLINE = "floor + max(FLOP / (peak · e_c), bytes / (bandwidth · e_m))"
+
+
+def roofline(
+    name: str,
+    work: Work,
+    *,
+    peak: float,
+    bandwidth: float,
+    efficiency: Efficiency,
+    terms: Mapping[str, tuple[Real, str]] | None = None,
+) -> Cost:
+    """Time of a kernel limited by arithmetic or by memory, whichever is longer (seed 004, «algorithm model»).
+
+    seconds = floor + max(flops / (peak·e_c), bytes / (bandwidth·e_m)); peak in FLOP/s, bandwidth in bytes/s.
+    """
+    compute = work.flops / (peak * efficiency.compute)
+    memory = work.bytes_ / (bandwidth * efficiency.memory)
+    bound = np.maximum(compute, memory)
+    shown = dict(terms or {}) | {
+        "FLOP": (work.flops, "FLOP"),
+        "bytes": (work.bytes_, "B"),
+        "peak": (peak, "FLOP/s"),
+        "bandwidth": (bandwidth, "B/s"),
+        "e_c": (efficiency.compute, ""),
+        "e_m": (efficiency.memory, ""),
+        "floor": (efficiency.floor, "s"),
+    }
+    return Cost(
+        name=name,
+        seconds=efficiency.floor + bound,
+        parts={"compute": compute, "memory": memory, "floor": efficiency.floor},
+        efficiency=np.where(compute >= memory, efficiency.compute, efficiency.memory),
+        origin=efficiency.origin,
+        source=efficiency.source,
+        formula=ROOFLINE,
+        terms=shown,
+        flops=work.flops,
+        bytes_=work.bytes_,
+    )

@@ -1,0 +1,226 @@
+"""model + cluster + deployment -> Prediction: one decode step, operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from moeplan.engines.rules.memory_rule import MemoryRule, memory_rule
+from moeplan.kernels.library import EfficiencySet
+from moeplan.kernels.origin import Origin, worst
+from moeplan.kinds import Real
+from moeplan.layers.layer import Layer, build_layer
+from moeplan.layers.step import Step
+from moeplan.memory import MemoryUse, memory_use
+from moeplan.ops.cost import Cost
+from moeplan.ops.elementwise import elementwise
+from moeplan.ops.gemm import gemm
+from moeplan.ops.machine import Machine
+from moeplan.routing.slots import ExpertLoad, Slots, deal, expert_load
+from moeplan.schedules.timeline import MICRO_BATCHES, TIMELINES, Timeline, naive
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.cluster import Cluster
+from moeplan.specs.deployment import Deployment, check, check_precision
+from moeplan.specs.model import LayerGroup, ModelSpec
+from moeplan.specs.precision import weight_format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTime:
+    """Layers of one kind: the stages of one micro-batch, their timeline, and how many such layers there are."""
+
+    group: LayerGroup
+    layer: Layer
+    timeline: Timeline
+
+    @property
+    def seconds(self) -> Real:
+        """All layers of the group."""
+        return self.group.count * self.timeline.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One decode step; scalars or arrays on the deployment's open axes.
+
+    seconds is the step from one token to the next; tokens_per_step what a request gains in it (1 + accepted drafts).
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    deployment: Deployment
+    groups: tuple[GroupTime, ...]
+    outside: tuple[Cost, ...]  # embedding, head, sampling, step overhead
+    drafting: Real  # seconds of the MTP passes
+    slots: Slots | None
+    load: ExpertLoad | None  # of one micro-batch
+    memory: MemoryUse
+    rule: MemoryRule
+    seconds: Real
+
+    @property
+    def tokens_per_step(self) -> Real:
+        """Tokens that a request gains per step."""
+        return self.deployment.acceptance.tokens_per_step(self.deployment.drafts)
+
+    @property
+    def tpot(self) -> Real:
+        """Seconds per output token of a user in steady decode."""
+        return self.seconds / self.tokens_per_step
+
+    @property
+    def tps_per_user(self) -> Real:
+        """Accepted tokens per second of one user, 1/TPOT."""
+        return self.tokens_per_step / self.seconds
+
+    @property
+    def tps_per_gpu(self) -> Real:
+        """Output tokens per second per decode GPU; a GPU is one DP rank."""
+        return self.deployment.batch * self.tps_per_user
+
+    @property
+    def fits(self) -> Real:
+        """Whether the memory suffices."""
+        return np.greater_equal(self.memory.free, 0.0)
+
+    @property
+    def origin(self) -> Origin:
+        """The least sure origin among the operators."""
+        costs = [cost for group in self.groups for stage in group.layer.stages.values() for cost in stage.costs]
+        return worst(*(cost.origin for cost in (*costs, *self.outside)))
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """Predicts steps of one model on one cluster; build once, ask for many deployments."""
+
+    model: ModelSpec
+    machine: Machine
+    rule: MemoryRule
+
+    @classmethod
+    def of(
+        cls, model: ModelSpec, cluster: Cluster, catalog: Catalog, efficiency: EfficiencySet = "measured"
+    ) -> Predictor:
+        """Load the kernel tables and the engine's memory rule."""
+        return cls(model, Machine.of(cluster, catalog, efficiency), memory_rule(catalog, "sglang"))
+
+    def predict(self, deployment: Deployment) -> Prediction:
+        """Predict one deployment.
+
+        Raises InputError naming every rule that it breaks; whether it fits in memory is in the answer, not an error.
+        """
+        check(deployment, self.model)
+        return self.evaluate(deployment)
+
+    def evaluate(self, deployment: Deployment) -> Prediction:
+        """Predict a deployment of scalars or arrays whose rules hold; see predict.
+
+        Raises Unsupported for a precision that the GPU lacks.
+        """
+        gpu = self.machine.cluster.gpu
+        check_precision(deployment.precision, gpu.supports, gpu.name)
+        model = deployment.precision.applied_to(self.model)
+        slots = None if model.experts is None else deal(model.experts.count, deployment.ep, deployment.redundant)
+        step = self._step(model, deployment, slots, deployment.batch / MICRO_BATCHES[deployment.schedule])
+        whole = self._step(model, deployment, slots, deployment.batch)
+        groups = tuple(_group_time(group, step, whole, deployment) for group in model.layers)
+        outside = self._outside(model, whole)
+        drafting = self._drafting(model, deployment, slots)
+        seconds: Real = drafting
+        for group in groups:
+            seconds = seconds + group.seconds
+        for cost in outside:
+            seconds = seconds + cost.seconds
+        return Prediction(
+            model=model,
+            cluster=self.machine.cluster,
+            deployment=deployment,
+            groups=groups,
+            outside=outside,
+            drafting=drafting,
+            slots=slots,
+            load=step.load,
+            memory=memory_use(model, deployment, slots, capacity=gpu.memory.capacity, rule=self.rule),
+            rule=self.rule,
+            seconds=seconds,
+        )
+
+    def _step(
+        self, model: ModelSpec, deployment: Deployment, slots: Slots | None, batch: Real, q_len: Real | None = None
+    ) -> Step:
+        q_len = deployment.q_len if q_len is None else q_len
+        load = None
+        if slots is not None and model.experts is not None:
+            load = expert_load(slots, tokens=deployment.ep * batch * q_len, top_k=model.experts.top_k)
+        return Step(
+            model=model,
+            machine=self.machine,
+            precision=deployment.precision,
+            batch=batch,
+            q_len=q_len,
+            context=deployment.context,
+            ep=deployment.ep,
+            slots=slots,
+            load=load,
+            corrections=deployment.corrections,
+        )
+
+    def _outside(self, model: ModelSpec, step: Step) -> tuple[Cost, ...]:
+        """Embedding, final norm, head, sampling over the logits, and the step's own overhead."""
+        machine, rows, figures = self.machine, step.rows, self.machine.kernels.general
+        head = weight_format(model.formats.embedding)
+        overhead = figures.step_overhead + 0.0 * rows
+        return (
+            elementwise("embedding", machine, rows=rows, bytes_per_row=4.0 * model.hidden),
+            elementwise("final_norm", machine, rows=rows, bytes_per_row=4.0 * model.hidden),
+            gemm("lm_head", machine, m=rows, n=model.vocab, k=model.hidden, weights=head),
+            elementwise("sampling", machine, rows=rows, bytes_per_row=8.0 * model.vocab),
+            Cost(
+                name="step_overhead",
+                seconds=overhead,
+                parts={"floor": overhead},
+                efficiency=1.0,
+                origin=Origin.ASSUMED,
+                source=figures.step_overhead_source,
+                formula="constant",
+                terms={"overhead": (figures.step_overhead, "s")},
+            ),
+        )
+
+    def _drafting(self, model: ModelSpec, deployment: Deployment, slots: Slots | None) -> Real:
+        """Time of the MTP passes: one per draft, each a projection, a layer and the head.
+
+        The first pass takes in every token of the step, the later ones one token per request.
+        """
+        drafts = deployment.drafts
+        total: Real = 0.0 * drafts
+        for index in range(int(np.max(drafts))):
+            q_len: Real = deployment.q_len if index == 0 else 1.0
+            one = replace(deployment, schedule="naive")
+            step = self._step(model, one, slots, deployment.batch, q_len)
+            layer = naive(build_layer(step, ffn="moe" if model.is_moe else "dense", window=None)).seconds
+            weights = deployment.precision.linear
+            join = gemm(
+                "mtp_projection", self.machine, m=step.rows, n=model.hidden, k=2 * model.hidden, weights=weights
+            )
+            head = weight_format(model.formats.embedding)
+            logits = gemm("mtp_head", self.machine, m=step.rows, n=model.vocab, k=model.hidden, weights=head)
+            total = total + np.where(np.greater(drafts, index), layer + join.seconds + logits.seconds, 0.0)
+        return total
+
+
+def _group_time(group: LayerGroup, step: Step, whole: Step, deployment: Deployment) -> GroupTime:
+    """Dense layers have no all-to-all to hide and run the whole batch at once."""
+    if group.ffn == "dense":
+        layer = build_layer(whole, ffn="dense", window=group.window)
+        return GroupTime(group=group, layer=layer, timeline=naive(layer))
+    layer = build_layer(step, ffn="moe", window=group.window)
+    return GroupTime(group=group, layer=layer, timeline=TIMELINES[deployment.schedule](layer))
+
+
+def by_stage(group: GroupTime) -> Mapping[str, Real]:
+    """Exposed seconds of each stage over all micro-batches of one layer."""
+    return {str(name): seconds for name, seconds in group.timeline.exposed.items()}

@@ -1,0 +1,1 @@
+"""What is shown: terminal tables and JSON documents."""

@@ -1,0 +1,118 @@
+"""The answer of a search for people: the best per GPU and NIC, why, the winner's step, its command, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from moeplan.explain.shares import resource_shares
+from moeplan.explain.shortfall import Shortfall
+from moeplan.predict import Prediction
+from moeplan.report.document import launch, price_per_million
+from moeplan.report.step_report import headline, print_prediction
+from moeplan.report.tables import table
+from moeplan.search.best import Found
+from moeplan.units import gib
+
+
+def print_plan(out: Console, results: Sequence[tuple[str, str, Found | Shortfall]], *, question: str) -> None:
+    """The best per GPU and NIC, then the overall winner's breakdown and command."""
+    out.print(question)
+    found = [(gpu, nic, item) for gpu, nic, item in results if isinstance(item, Found)]
+    if found:
+        out.print()
+        out.print(table(_PLAN_HEADERS, [_plan_row(gpu, nic, item) for gpu, nic, item in found]))
+    for gpu, nic, item in results:
+        if isinstance(item, Shortfall):
+            out.print()
+            print_shortfall(out, gpu, nic, item)
+    if found:
+        _, _, winner = max(found, key=lambda row: float(row[2].prediction.tps_per_gpu))
+        tried = sum(item.tried for _, _, item in found)
+        out.print()
+        out.print(f"Winner of {tried:,} configurations: {headline(winner.prediction)}; {why(winner)}.")
+        out.print()
+        print_prediction(out, winner.prediction, heading=False)
+        print_launch(out, winner.prediction)
+
+
+_PLAN_HEADERS = (
+    "GPU",
+    "NIC",
+    "GPUs",
+    "batch/GPU",
+    "MTP",
+    "KV",
+    "schedule",
+    "tok/s/GPU",
+    "tok/s/user",
+    "TPOT",
+    "USD/M tokens",
+    "memory free",
+    "binds",
+)
+
+
+def _plan_row(gpu: str, nic: str, found: Found) -> list[str]:
+    step = found.prediction
+    price = price_per_million(step)
+    return [
+        gpu,
+        nic,
+        f"{int(step.deployment.ep)}",
+        f"{int(step.deployment.batch)}",
+        f"{int(step.deployment.drafts)}",
+        step.deployment.precision.kv.name,
+        step.deployment.schedule,
+        f"{float(step.tps_per_gpu):,.0f}",
+        f"{float(step.tps_per_user):.1f}",
+        f"{float(step.tpot) * 1e3:.1f} ms",
+        f"{price:.3f}" if price is not None else "-",
+        gib(float(step.memory.free)),
+        found.binding,
+    ]
+
+
+def why(found: Found) -> str:
+    """What stops a larger batch, and what the step spends its time on."""
+    reasons = {
+        "speed per user": "a larger batch would break the promised speed per user",
+        "memory": "a larger batch does not fit in memory",
+        "largest batch tried": "the batch is the largest tried (--max-batch)",
+        "throughput peaks here": "a larger batch gives no more",
+    }
+    shares = resource_shares(found.prediction)
+    spent = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda item: -item[1])[:3])
+    return f"{reasons[found.binding]}; the step's exposed time goes to {spent}"
+
+
+def print_launch(out: Console, step: Prediction) -> None:
+    """The SGLang command, or why there is none."""
+    command = launch(step)
+    out.print()
+    if command["command"] is None:
+        out.print("SGLang cannot run it: " + "; ".join(command["reason"]))
+        return
+    out.print("Launch command")
+    for note in command["notes"]:
+        out.print(f"# {note}", soft_wrap=True)
+    out.print(Text(command["command"]), soft_wrap=True)
+
+
+def print_shortfall(out: Console, gpu: str, nic: str, missing: Shortfall) -> None:
+    """Which constraint failed, by how much, and what would do."""
+    in_bytes = missing.unit == "B"
+    needed = gib(missing.needed) if in_bytes else f"{missing.needed:g} {missing.unit}"
+    available = gib(missing.available) if in_bytes else f"{missing.available:.2f} {missing.unit}"
+    by = missing.needed / missing.available - 1 if missing.available else float("inf")
+    out.print(
+        f"{gpu} with {nic}: nothing feasible. {missing.constraint}: {needed} wanted, {available} there is ({by:+.1%})."
+    )
+    if missing.remedies:
+        first, *others = (remedy.change for remedy in missing.remedies)
+        rest = f"; or {'; or '.join(others)}" if others else ""
+        out.print(f"  The smallest change that would do: {first}{rest}")
+    else:
+        out.print("  No change of context or GPU count alone would do: choose a GPU with more memory.")

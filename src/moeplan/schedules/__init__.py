@@ -1,0 +1,1 @@
+"""Stage times -> layer time: what overlaps with what."""

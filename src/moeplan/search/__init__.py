@@ -1,0 +1,1 @@
+"""All valid deployments, the best under the constraints, and what is missing when there is none."""

@@ -1,0 +1,60 @@
+"""The space of deployments to search: names to loop over, numbers on open axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from moeplan.kinds import Array
+from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
+
+COUNT_AXIS, BATCH_AXIS, DRAFT_AXIS = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Every combination of these is tried.
+
+    counts: GPUs of one instance (= ep = dp); batches: requests per GPU; drafts: MTP drafts per step; each ascending.
+    """
+
+    counts: tuple[int, ...]
+    batches: tuple[int, ...]
+    drafts: tuple[int, ...]
+    precisions: tuple[Precision, ...]
+    schedules: tuple[ScheduleName, ...]
+    context: float
+    acceptance: Acceptance
+
+    def batches_for(self, schedule: ScheduleName) -> Array:
+        """The batches that a schedule accepts: two-batch overlap needs an even one."""
+        batches = np.array(self.batches, dtype=float)
+        return batches[batches % 2 == 0] if schedule == "two-batch" else batches
+
+    def slices(self) -> Iterator[Deployment]:
+        """One deployment per precision and schedule, its numbers as arrays of shape (counts, batches, drafts)."""
+        for precision in self.precisions:
+            for schedule in self.schedules:
+                batches = self.batches_for(schedule)
+                if batches.size:
+                    yield self.deployment(precision, schedule, batches)
+
+    def deployment(self, precision: Precision, schedule: ScheduleName, batches: Array) -> Deployment:
+        """The whole grid of one precision and schedule on open axes."""
+        return Deployment(
+            batch=batches[None, :, None],
+            ep=np.array(self.counts, dtype=float)[:, None, None],
+            drafts=np.array(self.drafts)[None, None, :],
+            context=self.context,
+            precision=precision,
+            schedule=schedule,
+            acceptance=self.acceptance,
+        )
+
+    @property
+    def size(self) -> int:
+        """Configurations in it, per GPU and NIC."""
+        grid = len(self.counts) * len(self.drafts) * len(self.precisions)
+        return grid * sum(self.batches_for(schedule).size for schedule in self.schedules)

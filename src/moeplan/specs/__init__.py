@@ -1,0 +1,1 @@
+"""What things are: GPUs, NICs, clusters, models, deployments. No formulas of time."""

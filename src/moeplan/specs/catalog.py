@@ -1,0 +1,138 @@
+"""Name -> file -> thing. A user's folder adds to the packaged data or overrides it, file by file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from moeplan.errors import Fault, InputError, UnknownName
+from moeplan.specs.cluster import Cluster, ClusterFile, Nic
+from moeplan.specs.gpu import Gpu
+from moeplan.specs.hf_config import model_from_config
+from moeplan.specs.loading import build, read_mapping
+from moeplan.specs.model import ModelSpec
+
+Kind = Literal["gpus", "nics", "clusters", "models"]
+_SUFFIXES = {"gpus": (".yaml", ".yml"), "nics": (".yaml", ".yml"), "clusters": (".yaml", ".yml"), "models": (".json",)}
+ENVIRONMENT = "MOEPLAN_DATA"
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Folders that hold gpus/, nics/, clusters/, models/ and kernels/; the first that has a name wins."""
+
+    roots: tuple[Path, ...]
+
+    @classmethod
+    def standard(cls, data: str | Path | None = None) -> Catalog:
+        """The packaged data, under the user's folder (argument, else the environment's MOEPLAN_DATA) if there is one.
+
+        Raises InputError when the user's folder is not a folder.
+        """
+        chosen = data if data is not None else os.environ.get(ENVIRONMENT) or None
+        packaged = Path(str(files("moeplan") / "data"))
+        if chosen is None:
+            return cls((packaged,))
+        folder = Path(chosen)
+        if not folder.is_dir():
+            where = "--data" if data is not None else ENVIRONMENT
+            fix = "give a folder with gpus/, nics/, clusters/, models/ or kernels/ inside"
+            raise InputError(where, [Fault(str(folder), "is no folder", fix)])
+        return cls((folder, packaged))
+
+    def gpu(self, name: str) -> Gpu:
+        """Return the GPU of that name or alias; raise UnknownName or InputError."""
+        path = self.path("gpus", name)
+        return replace(_load_gpu(path), slug=path.stem)
+
+    def nic(self, name: str) -> Nic:
+        """Return the NIC of that name or alias; raise UnknownName or InputError."""
+        path = self.path("nics", name)
+        return replace(build(Nic, read_mapping(path), str(path)), slug=path.stem)
+
+    def cluster(self, name: str) -> Cluster:
+        """Return the cluster of that name, its GPU and NIC loaded; raise UnknownName or InputError."""
+        path = self.path("clusters", name)
+        written = build(ClusterFile, read_mapping(path), str(path))
+        return Cluster(
+            gpu=self.gpu(written.gpu),
+            nic=self.nic(written.nic),
+            gpus_per_node=written.gpus_per_node,
+            nics_per_node=written.nics_per_node,
+            nodes=written.nodes,
+        )
+
+    def model(self, name: str) -> ModelSpec:
+        """Return the model of that built-in name, alias or repository, or of a config.json (or the folder with it)."""
+        given = Path(name)
+        if given.is_dir() and (given / "config.json").is_file():
+            given = given / "config.json"
+        if given.is_file():
+            return _load_model(given)
+        if given.suffix == ".json" or name.startswith((".", "/", "~")):
+            raise InputError("model", [Fault(name, "no such file", "give the path of a config.json")])
+        return _load_model(self.path("models", name))
+
+    def kernel_table(self, gpu: str, family: str) -> Path | None:
+        """Return the CSV with that GPU's measured kernels of a family, or None."""
+        for root in self.roots:
+            path = root / "kernels" / gpu / f"{family}.csv"
+            if path.is_file():
+                return path
+        return None
+
+    def data_file(self, *parts: str) -> Path:
+        """Return a file of figures by its path inside the data folders; the user's wins."""
+        return next(path for root in self.roots if (path := root.joinpath(*parts)).is_file())
+
+    def path(self, kind: Kind, name: str) -> Path:
+        """Resolve a name or alias to its file; raise UnknownName with near names."""
+        slug = self._aliases[kind].get(name.lower().strip(), name.lower().strip())
+        if "/" not in slug and "\\" not in slug:
+            for root in self.roots:
+                for suffix in _SUFFIXES[kind]:
+                    path = root / kind / f"{slug}{suffix}"
+                    if path.is_file():
+                        return path
+        known = {*self.names(kind), *self._aliases[kind]}
+        raise UnknownName({"gpus": "gpu", "nics": "nic"}.get(kind, kind.rstrip("s")), name, known)
+
+    def names(self, kind: Kind) -> list[str]:
+        """All names of a kind, sorted, aliases left out."""
+        return sorted({path.stem for path in self._files(kind)})
+
+    @cached_property
+    def _aliases(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {kind: {} for kind in _SUFFIXES}
+        for root in reversed(self.roots):
+            for kind, aliases in found.items():
+                index = root / kind / "index.yaml"
+                if index.is_file():
+                    for slug, words in read_mapping(index).items():
+                        aliases.update({str(word).lower(): str(slug) for word in words or ()})
+        return found
+
+    def _files(self, kind: Kind) -> Iterator[Path]:
+        for root in self.roots:
+            for suffix in _SUFFIXES[kind]:
+                yield from (path for path in (root / kind).glob(f"*{suffix}") if path.stem != "index")
+
+
+@lru_cache(maxsize=64)
+def _load_gpu(path: Path) -> Gpu:
+    return build(Gpu, read_mapping(path), str(path))
+
+
+@lru_cache(maxsize=64)
+def _load_model(path: Path) -> ModelSpec:
+    content = read_mapping(path)
+    companion = path.with_name("hf_quant_config.json")
+    quantisation = read_mapping(companion) if companion.is_file() else None
+    name = str(content.get("_name") or content.get("_name_or_path") or path.resolve().parent.name)
+    repository = str(content.get("_repository") or content.get("_name_or_path") or path)
+    return model_from_config(content, name=name, repository=repository, hf_quant_config=quantisation)

@@ -1,0 +1,76 @@
+"""What a cluster is: GPUs in nodes, joined by NICs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from moeplan.errors import Fault, InputError
+from moeplan.specs.gpu import Gpu
+from moeplan.specs.loading import quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nic:
+    """A network card: line rate and the one-way rate that large messages reach, bytes/s; latency of a message, s."""
+
+    name: str
+    line_rate: float = quantity("B/s")
+    effective_rate: float = quantity("B/s")
+    latency: float = quantity("s")
+    sources: dict[str, str] = field(default_factory=dict)
+    assumed: dict[str, str] = field(default_factory=dict)
+    slug: str = ""  # the name of its file, by which measured collectives are found
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not self.line_rate > 0:
+            faults.append(Fault("line_rate", "is zero", "give the rate of one port in one direction"))
+        if not 0 < self.effective_rate <= self.line_rate:
+            fix = f"give a rate between 0 and line_rate ({self.line_rate / 1e9:g} GB/s)"
+            faults.append(Fault("effective_rate", f"is {self.effective_rate / 1e9:g} GB/s", fix))
+        if faults:
+            raise InputError(self.name, faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """GPUs in nodes: nics_per_node cards shared by gpus_per_node GPUs."""
+
+    gpu: Gpu
+    nic: Nic
+    gpus_per_node: int
+    nics_per_node: int
+    nodes: int | None = None  # None: as many as asked for
+
+    def __post_init__(self) -> None:
+        faults = [
+            Fault(name, f"is {value}", "give at least 1")
+            for name in ("gpus_per_node", "nics_per_node", "nodes")
+            if (value := getattr(self, name)) is not None and value < 1
+        ]
+        if faults:
+            raise InputError(f"cluster of {self.gpu.name}", faults)
+
+    @property
+    def nics_per_gpu(self) -> float:
+        """The share of a NIC that one GPU has: 0.5 for four cards in a node of eight GPUs."""
+        return self.nics_per_node / self.gpus_per_node
+
+    @property
+    def total_gpus(self) -> int | None:
+        """All GPUs, or None where the cluster has no fixed size."""
+        return None if self.nodes is None else self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile:
+    """A cluster as written in YAML: names instead of things."""
+
+    name: str
+    gpu: str
+    nic: str
+    gpus_per_node: int
+    nics_per_node: int
+    nodes: int | None = None
+    sources: dict[str, str] = field(default_factory=dict)
+    assumed: dict[str, str] = field(default_factory=dict)

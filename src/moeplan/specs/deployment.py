@@ -1,0 +1,166 @@
+"""What a deployment is: how the model is spread over the GPUs and how it is driven."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from moeplan.errors import Fault, InputError, Unsupported, suggestion
+from moeplan.kinds import Real
+from moeplan.specs.model import ModelSpec
+from moeplan.specs.precision import Format, weight_format
+
+ScheduleName = Literal["naive", "two-batch"]
+SCHEDULES: tuple[ScheduleName, ...] = ("naive", "two-batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """How many drafts survive: rates[i] = share of steps in which draft i + 1 is accepted (then all before it are)."""
+
+    rates: tuple[float, ...]
+    source: str
+
+    def __post_init__(self) -> None:
+        faults = [
+            Fault(f"acceptance[{i}]", f"is {rate:g}", "give a share between 0 and 1")
+            for i, rate in enumerate(self.rates)
+            if not 0.0 <= rate <= 1.0
+        ]
+        rising = [i for i in range(1, len(self.rates)) if self.rates[i] > self.rates[i - 1]]
+        faults += [
+            Fault(f"acceptance[{i}]", "is above the one before", "a draft counts only if those before it do")
+            for i in rising
+        ]
+        if faults:
+            raise InputError("acceptance", faults)
+
+    @classmethod
+    def geometric(cls, rate: float, drafts: int, source: str) -> Acceptance:
+        """One scalar: draft i is accepted with rate**i (seed 004 takes 0.85)."""
+        return cls(rates=tuple(rate**i for i in range(1, drafts + 1)), source=source)
+
+    def tokens_per_step(self, drafts: Real) -> Real:
+        """Tokens a request gains in a step: 1 + the sum of the first `drafts` rates.
+
+        Raises InputError when there are fewer rates than drafts.
+        """
+        most = int(np.max(drafts))
+        if most > len(self.rates):
+            fix = f"give {most} rates, or one number for a geometric series"
+            raise InputError("acceptance", [Fault("acceptance", f"has {len(self.rates)} rates for {most} drafts", fix)])
+        total = np.concatenate([[1.0], 1.0 + np.cumsum(self.rates)])
+        result: Real = total[np.asarray(drafts, dtype=np.intp)]
+        return result if np.ndim(drafts) else float(result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Formats by kind of tensor: expert weights, other linear weights, the attention core, the KV cache."""
+
+    experts: Format
+    linear: Format
+    attention_linear: Format
+    core: Format
+    kv: Format
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelSpec,
+        *,
+        experts: str | None = None,
+        linear: str | None = None,
+        core: str = "bf16",
+        kv: str = "bf16",
+    ) -> Precision:
+        """The checkpoint's formats, but where a name is given; DeepSeek serves FP8 weights with a BF16 core and cache.
+
+        Raises UnknownName for an unknown format.
+        """
+        return cls(
+            experts=weight_format(experts or model.formats.experts),
+            linear=weight_format(linear or model.formats.linear),
+            attention_linear=weight_format(linear or model.formats.attention),
+            core=weight_format(core),
+            kv=weight_format(kv),
+        )
+
+    def applied_to(self, model: ModelSpec) -> ModelSpec:
+        """The model with its weights in these formats."""
+        formats = replace(
+            model.formats,
+            experts=self.experts.name,
+            linear=self.linear.name,
+            attention=self.attention_linear.name,
+        )
+        return replace(model, formats=formats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Attention-DP × EP: every GPU is one DP rank (tp = 1) and one rank of one EP group, so dp = ep = GPUs.
+
+    batch: requests per DP rank in a step; drafts: MTP drafts per step, q_len = 1 + drafts; context: cached tokens per
+    request. Scalars, or arrays on open axes. redundant: replicas of experts; None fills every rank.
+    """
+
+    batch: Real
+    ep: Real
+    context: Real
+    precision: Precision
+    acceptance: Acceptance
+    drafts: Real = 0
+    schedule: ScheduleName = "naive"
+    redundant: int | None = None
+    corrections: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def q_len(self) -> Real:
+        """New tokens per request and step that the main model verifies."""
+        return 1 + self.drafts
+
+
+def check(deployment: Deployment, model: ModelSpec) -> None:
+    """Check a scalar deployment against the model; raise InputError naming every violated rule."""
+    faults = [
+        Fault(name, f"is {value}", "give a whole number of at least 1")
+        for name in ("batch", "ep", "context")
+        if not (float(value := getattr(deployment, name)) >= 1 and float(value).is_integer())
+    ]
+    if deployment.schedule not in SCHEDULES:
+        fix = suggestion(deployment.schedule, SCHEDULES) or f"one of {', '.join(SCHEDULES)}"
+        faults.append(Fault("schedule", f"unknown {deployment.schedule!r}", fix))
+    if deployment.schedule == "two-batch":
+        if model.experts is None:
+            faults.append(
+                Fault("schedule", "two-batch overlap hides an all-to-all, a dense model has none", "use naive")
+            )
+        if float(deployment.batch) % 2:
+            faults.append(Fault("batch", f"{deployment.batch} requests do not split in two", "use an even batch"))
+    if float(deployment.drafts) > 0 and model.mtp_layers == 0:
+        fix = "use 0 drafts; a separate draft model is not modelled"
+        faults.append(Fault("mtp", f"{model.name} ships no multi-token-prediction module", fix))
+    for name, factor in deployment.corrections.items():
+        if not 0 < factor < 1e6:
+            faults.append(Fault(f"correct.{name}", f"factor {factor:g}", "give a positive factor"))
+    if model.max_position is not None and float(deployment.context) > model.max_position:
+        fix = f"{model.name} reads at most {model.max_position} tokens"
+        faults.append(Fault("context", f"is {deployment.context:g}", fix))
+    if faults:
+        raise InputError("deployment", faults)
+
+
+def check_precision(precision: Precision, supports: object, gpu_name: str) -> None:
+    """Raise Unsupported for every format whose multiplication the GPU lacks; `supports` is Gpu.supports."""
+    assert callable(supports)
+    wanted = {"experts": precision.experts, "linear": precision.linear, "attention": precision.core}
+    faults = [
+        Fault(kind, f"{item.name} multiplies in {item.computes_in}, which {gpu_name} lacks", "choose bf16")
+        for kind, item in wanted.items()
+        if not supports(item.computes_in)
+    ]
+    if faults:
+        raise Unsupported("precision", faults)

@@ -1,0 +1,95 @@
+"""What a GPU is: memory, dense peaks per precision, vector rate, attention overlap class, scale-up link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from moeplan.errors import Fault, InputError, Unsupported
+from moeplan.specs.loading import quantity
+
+AttentionOverlap = Literal["none", "two-stage", "three-stage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Device memory: capacity in bytes, bandwidth in bytes/s; `capacity_is` says who states the capacity."""
+
+    capacity: float = quantity("B")
+    bandwidth: float = quantity("B/s")
+    capacity_is: Literal["reported", "nominal"] = "nominal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleUp:
+    """The link between GPUs of one domain (NVLink, xGMI): bytes/s in one direction per GPU, GPUs per domain."""
+
+    bandwidth: float = quantity("B/s")
+    domain: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One accelerator; every figure with its source, SI base units.
+
+    compute: dense FLOP/s per precision (bf16, fp8, fp4, int8). A precision that is not there is not available, unless
+    `substitutes` names the one that stands in for it (int8 for fp8 on A100). vector_rate: exp2 per second of the whole
+    GPU. attention_overlap: how much of softmax hides behind the two GEMMs of attention (FlashAttention-3, section 3.2).
+    sources: where each figure was read, by key or key prefix. assumed: figures that are guesses, and why.
+    """
+
+    name: str
+    vendor: str
+    architecture: str
+    memory: Memory
+    compute: dict[str, float] = quantity("FLOP/s")
+    vector_rate: float = quantity("op/s")
+    attention_overlap: AttentionOverlap
+    substitutes: dict[str, str] = field(default_factory=dict)
+    scale_up: ScaleUp | None = None
+    gpus_per_node: int = 8
+    tdp: float | None = quantity("W", default=None)
+    price: float | None = quantity("USD/h", default=None)
+    sources: dict[str, str] = field(default_factory=dict)
+    assumed: dict[str, str] = field(default_factory=dict)
+    slug: str = ""  # the name of its file, by which kernel tables are found
+
+    def __post_init__(self) -> None:
+        faults = [
+            Fault(f"substitutes.{wanted}", f"stands on {given!r}, which `compute` does not list", "list its rate")
+            for wanted, given in self.substitutes.items()
+            if given not in self.compute
+        ]
+        positive = {
+            "memory.capacity": self.memory.capacity,
+            "memory.bandwidth": self.memory.bandwidth,
+            "vector_rate": self.vector_rate,
+            "gpus_per_node": self.gpus_per_node,
+            **{f"compute.{key}": value for key, value in self.compute.items()},
+        }
+        if self.scale_up is not None:
+            positive |= {"scale_up.bandwidth": self.scale_up.bandwidth, "scale_up.domain": self.scale_up.domain}
+        faults += [Fault(path, "is zero", "give the real figure") for path, value in positive.items() if not value > 0]
+        if not self.compute:
+            faults.append(Fault("compute", "is empty", "give at least bf16"))
+        if faults:
+            raise InputError(self.name, faults)
+
+    def peak(self, precision: str) -> float:
+        """Return dense FLOP/s at that precision or its named substitute; raise Unsupported when there is neither."""
+        rate = self.compute.get(precision)
+        if rate is None and precision in self.substitutes:
+            rate = self.compute[self.substitutes[precision]]
+        if rate is None:
+            fix = f"{self.name} has {', '.join(self.compute)}; choose one of these precisions or name a substitute"
+            raise Unsupported(self.name, [Fault("precision", f"no {precision} on {self.name}", fix)])
+        return rate
+
+    def supports(self, precision: str) -> bool:
+        """Say whether peak(precision) has an answer."""
+        return precision in self.compute or precision in self.substitutes
+
+    @property
+    def domain(self) -> int:
+        """GPUs that reach each other over the scale-up link; 1 for a chip without one."""
+        return self.scale_up.domain if self.scale_up is not None else 1

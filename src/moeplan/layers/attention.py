@@ -24,7 +24,7 @@ def attention_front(step: Step) -> list[Cost]:
 
 def attention_back(step: Step, *, window: int | None) -> list[Cost]:
     """The attention core and the output projection; a window bounds the keys that are seen."""
-    attention, weights = step.model.attention, step.precision.attention_linear
+    attention, weights = step.model.attention, step.precision.attention_output
     context = np.minimum(step.context, window) if window is not None else step.context
     core = mla_core if isinstance(attention, Mla) else gqa_core
     costs = core(step, context)

@@ -58,11 +58,15 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Formats by kind of tensor: expert weights, other linear weights, the attention core, the KV cache."""
+    """Formats by kind of tensor: expert weights, other linear weights, the attention core, the KV cache.
+
+    attention_linear and attention_output: attention's projections, which some checkpoints keep in another format.
+    """
 
     experts: Format
     linear: Format
     attention_linear: Format
+    attention_output: Format
     core: Format
     kv: Format
 
@@ -84,17 +88,22 @@ class Precision:
             experts=weight_format(experts or model.formats.experts),
             linear=weight_format(linear or model.formats.linear),
             attention_linear=weight_format(linear or model.formats.attention),
+            attention_output=weight_format(linear or model.formats.attention_output or model.formats.attention),
             core=weight_format(core),
             kv=weight_format(kv),
         )
 
     def applied_to(self, model: ModelSpec) -> ModelSpec:
-        """The model with its weights in these formats."""
+        """The model with its weights in these formats; its MTP modules keep theirs unless a format is overridden."""
+        old = model.formats
+        kept = (old.experts, old.linear) == (self.experts.name, self.linear.name)
         formats = replace(
-            model.formats,
+            old,
             experts=self.experts.name,
             linear=self.linear.name,
             attention=self.attention_linear.name,
+            attention_output=self.attention_output.name,
+            mtp=old.mtp if kept else None,
         )
         return replace(model, formats=formats)
 
@@ -156,7 +165,13 @@ def check(deployment: Deployment, model: ModelSpec) -> None:
 def check_precision(precision: Precision, supports: object, gpu_name: str) -> None:
     """Raise Unsupported for every format whose multiplication the GPU lacks; `supports` is Gpu.supports."""
     assert callable(supports)
-    wanted = {"experts": precision.experts, "linear": precision.linear, "attention": precision.core}
+    wanted = {
+        "experts": precision.experts,
+        "linear": precision.linear,
+        "attention projections": precision.attention_linear,
+        "attention output": precision.attention_output,
+        "attention": precision.core,
+    }
     faults = [
         Fault(kind, f"{item.name} multiplies in {item.computes_in}, which {gpu_name} lacks", "choose bf16")
         for kind, item in wanted.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -112,6 +112,7 @@ class KernelLibrary:
             far = distance > NEAR
             note = f"shape of n, k = {shape[0]}, {shape[1]}" + (", far off" if far else "")
             answer = answer.at_best(Origin.ASSUMED if far else Origin.EXTRAPOLATED, note)
+            answer = replace(answer, floor=self.general.gemm_floor if far else 0.0)
         if not same_kernel:
             answer = answer.at_best(Origin.ASSUMED, "another precision's kernel")
         if self.table_of != self.gpu.slug:

@@ -9,6 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 LEFT = {
+    "tool",
+    "setup",
+    "how",
+    "kind",
     "GPU",
     "NIC",
     "operator",

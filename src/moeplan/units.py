@@ -39,7 +39,10 @@ _EXAMPLES: Final = {
     "USD/h": "2.0 USD/h",
     "1": "5000, 5k or 5Ki",
 }
-_NUMBER: Final = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+# A comma only groups thousands: «3,35 TB/s» is refused, for it might mean 3.35.
+_NUMBER: Final = re.compile(
+    r"\s*([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*"
+)
 
 
 class UnitError(ValueError):
@@ -69,7 +72,10 @@ def parse(text: str | float, dimension: str, *, signed: bool = False) -> float:
     if isinstance(text, bool):
         raise UnitError(f"{text!r} is no number; write for example {_EXAMPLES[dimension]}")
     if isinstance(text, int | float):
-        value, unit = float(text), ""
+        try:
+            value, unit = float(text), ""
+        except OverflowError as error:
+            raise UnitError("a number of that size cannot be represented") from error
     else:
         match = _NUMBER.fullmatch(text)
         if match is None:

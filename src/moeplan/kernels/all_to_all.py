@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from moeplan.errors import Fault, InputError
 from moeplan.kernels.general import GeneralFigures
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.table import read_table
@@ -63,4 +64,7 @@ def _rdma_shares(catalog: Catalog, direction: Direction, line_rate: float, laten
         row["tokens"] * row["top_k"] * message_bytes(direction, int(row["hidden"]), dispatch="fp8") for row in rows
     ]
     seconds = np.array([row["seconds"] for row in rows]) - latency
+    if seconds.min() <= 0:
+        fault = Fault("latency", f"is {latency * 1e6:g} µs, longer than a call in {path.name}", "give a shorter one")
+        raise InputError("network card", [fault])
     return sizes, np.array(payload) / seconds / line_rate, table.sidecar.title

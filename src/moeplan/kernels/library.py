@@ -39,7 +39,7 @@ class KernelLibrary:
     def of(cls, gpu: Gpu, catalog: Catalog, efficiency: EfficiencySet = "measured") -> KernelLibrary:
         """Choose the tables for a GPU: its own, those of the same die, those of its architecture's stand-in."""
         table_of, best = ("article", Origin.ASSUMED) if efficiency == "article" else _tables_for(gpu, catalog)
-        return cls(gpu, catalog, _general(catalog), _article(catalog), table_of, best)
+        return cls(gpu, catalog, _general(catalog), article_figures(catalog), table_of, best)
 
     def gemm(self, *, m: Real, n: int, k: int, weights: Format, copies: int = 1) -> Efficiency:
         """Efficiency of a dense or batched GEMM; m may be an array."""
@@ -139,6 +139,7 @@ def _general(catalog: Catalog) -> GeneralFigures:
 
 
 @lru_cache(maxsize=8)
-def _article(catalog: Catalog) -> ArticleFigures:
+def article_figures(catalog: Catalog) -> ArticleFigures:
+    """Read the MFU figures that seed 004 publishes."""
     path = catalog.data_file("kernels", "seed004_mfu.yaml")
     return build(ArticleFigures, read_mapping(path), str(path))

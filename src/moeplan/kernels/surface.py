@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeplan.kernels.origin import Origin
 from moeplan.kinds import Array, Real
@@ -59,17 +60,26 @@ class Surface:
         """Weight every curve by its hat function at `series`: linear between neighbours, constant outside."""
         total: Real = 0.0
         for index, curve in enumerate(self.curves):
-            hat = np.zeros(len(self.curves))
-            hat[index] = 1.0
-            weight = np.interp(series, self.series, hat)
+            weight = self._weight(index, series)
             if np.any(weight):
                 total = total + weight * curve.at(line)
         return total
 
+    def _weight(self, index: int, series: Real) -> Real:
+        hat = np.zeros(len(self.curves))
+        hat[index] = 1.0
+        result: Real = np.interp(series, self.series, hat)
+        return result
+
+    def _covers(self, series: Real, line: Real) -> bool:
+        """Whether every curve that weighs in reaches as far as `line`: the series need not end at the same line."""
+        return not any(
+            np.any(np.greater(self._weight(index, series), 1e-9) & _beyond(line, curve.line[0], curve.line[-1]))
+            for index, curve in enumerate(self.curves)
+        )
+
     def _origin(self, series: Real, line: Real) -> Origin:
-        low = min(curve.line[0] for curve in self.curves)
-        high = max(curve.line[-1] for curve in self.curves)
-        if _outside(series, self.series[0], self.series[-1]) or _outside(line, low, high):
+        if _outside(series, self.series[0], self.series[-1]) or not self._covers(series, line):
             return Origin.EXTRAPOLATED
         hits = np.isclose(np.asarray(series)[..., None], self.series, atol=1e-9)
         if not hits.any(axis=-1).all():
@@ -81,4 +91,8 @@ class Surface:
 
 
 def _outside(value: Real, low: float, high: float) -> bool:
-    return bool(np.any(np.less(value, low - 1e-9)) or np.any(np.greater(value, high + 1e-9)))
+    return bool(np.any(_beyond(value, low, high)))
+
+
+def _beyond(value: Real, low: float, high: float) -> NDArray[np.bool_]:
+    return np.asarray(np.less(value, low - 1e-9) | np.greater(value, high + 1e-9))

@@ -50,11 +50,16 @@ def read_table(path: Path, columns: tuple[str, ...]) -> Table:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             header, written = tuple(reader.fieldnames or ()), list(reader)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
     allowed = f"columns: {', '.join(columns)}"
     faults = [Fault("header", f"column {name!r} is missing", allowed) for name in columns if name not in header]
     faults += [Fault("header", f"unknown column {name!r}", allowed) for name in header if name not in columns]
+    faults += [
+        Fault("header", f"column {name!r} appears twice", allowed)
+        for name in sorted({*header})
+        if header.count(name) > 1
+    ]
     rows = [] if faults else [_row(line, columns, f"line {number}", faults) for number, line in enumerate(written, 2)]
     if not written and not faults:
         faults.append(Fault("rows", "there are none", "measure at least one shape"))
@@ -65,6 +70,8 @@ def read_table(path: Path, columns: tuple[str, ...]) -> Table:
 
 def _row(line: dict[str, str], columns: tuple[str, ...], where: str, faults: list[Fault]) -> dict[str, float]:
     row = {}
+    if None in line:  # where csv puts what goes beyond the header
+        faults.append(Fault(where, "has more cells than the header", f"columns: {', '.join(columns)}"))
     for name in columns:
         try:
             value = float(line[name])

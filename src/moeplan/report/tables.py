@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 LEFT = {
+    "pipeline",
     "tool",
     "setup",
     "how",

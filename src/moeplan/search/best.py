@@ -74,9 +74,10 @@ def _better(
     """Keep the higher score; a tie (within rounding) goes to the earlier one, so a smaller batch must come first."""
     by_batch = np.moveaxis(scores, 1, 0)  # smaller batch, then fewer GPUs, then fewer drafts
     top = float(by_batch.max())
-    if not np.isfinite(top) or (held is not None and top <= held[0] * (1 + 1e-12)):
+    rounding = 1e-12 * abs(top)
+    if not np.isfinite(top) or (held is not None and top <= held[0] + rounding):
         return held
-    batch, count, draft = np.unravel_index(int(np.argmax(by_batch >= top * (1 - 1e-12))), by_batch.shape)
+    batch, count, draft = np.unravel_index(int(np.argmax(by_batch >= top - rounding)), by_batch.shape)
     return top, _point(grid, int(count), int(batch), int(draft))
 
 

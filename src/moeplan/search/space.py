@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
 
@@ -27,6 +28,11 @@ class Space:
     schedules: tuple[ScheduleName, ...]
     context: float
     acceptance: Acceptance
+
+    def __post_init__(self) -> None:
+        if not self.size:
+            fix = "give at least one of each; two-batch overlap needs an even batch"
+            raise InputError("search", [Fault("space", "holds no configuration", fix)])
 
     def batches_for(self, schedule: ScheduleName) -> Array:
         """The batches that a schedule accepts: two-batch overlap needs an even one."""

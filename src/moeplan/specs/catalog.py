@@ -70,9 +70,9 @@ class Catalog:
     def model(self, name: str) -> ModelSpec:
         """Return the model of that built-in name, alias or repository, or of a config.json (or the folder with it)."""
         given = Path(name)
-        if given.is_dir() and (given / "config.json").is_file():
+        if os.path.isfile(given / "config.json"):  # unlike Path.is_file, says no to a name that no path can have
             given = given / "config.json"
-        if given.is_file():
+        if os.path.isfile(given):
             return _load_model(given)
         if given.suffix == ".json" or name.startswith((".", "/", "~")):
             raise InputError("model", [Fault(name, "no such file", "give the path of a config.json")])
@@ -92,13 +92,11 @@ class Catalog:
 
     def path(self, kind: Kind, name: str) -> Path:
         """Resolve a name or alias to its file; raise UnknownName with near names."""
-        slug = self._aliases[kind].get(name.lower().strip(), name.lower().strip())
-        if "/" not in slug and "\\" not in slug:
-            for root in self.roots:
-                for suffix in _SUFFIXES[kind]:
-                    path = root / kind / f"{slug}{suffix}"
-                    if path.is_file():
-                        return path
+        given = name.lower().strip()
+        for slug in (given, self._aliases[kind].get(given)):  # a file's own name before an alias
+            for path in self._files(kind):
+                if path.stem.lower() == slug:
+                    return path
         known = {*self.names(kind), *self._aliases[kind]}
         raise UnknownName({"gpus": "gpu", "nics": "nic"}.get(kind, kind.rstrip("s")), name, known)
 
@@ -114,13 +112,16 @@ class Catalog:
                 index = root / kind / "index.yaml"
                 if index.is_file():
                     for slug, words in read_mapping(index).items():
-                        aliases.update({str(word).lower(): str(slug) for word in words or ()})
+                        if not isinstance(words or [], list):
+                            fault = Fault(str(slug), f"holds {words!r}", "write a list of names, such as [a, b]")
+                            raise InputError(str(index), [fault])
+                        aliases.update({str(word).lower(): str(slug).lower() for word in words or ()})
         return found
 
     def _files(self, kind: Kind) -> Iterator[Path]:
         for root in self.roots:
             for suffix in _SUFFIXES[kind]:
-                yield from (path for path in (root / kind).glob(f"*{suffix}") if path.stem != "index")
+                yield from (path for path in sorted((root / kind).glob(f"*{suffix}")) if path.stem != "index")
 
 
 @lru_cache(maxsize=64)

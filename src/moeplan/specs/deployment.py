@@ -135,9 +135,10 @@ class Deployment:
 def check(deployment: Deployment, model: ModelSpec) -> None:
     """Check a scalar deployment against the model; raise InputError naming every violated rule."""
     faults = [
-        Fault(name, f"is {value}", "give a whole number of at least 1")
-        for name in ("batch", "ep", "context")
-        if not (float(value := getattr(deployment, name)) >= 1 and float(value).is_integer())
+        Fault(name, f"is {value}", f"give a whole number from {least} to 1e9")
+        for name, least in (("batch", 1), ("ep", 1), ("context", 1), ("drafts", 0), ("redundant", 0))
+        if (value := getattr(deployment, name)) is not None
+        and not (least <= float(value) <= 1e9 and float(value).is_integer())
     ]
     if deployment.schedule not in SCHEDULES:
         fix = suggestion(deployment.schedule, SCHEDULES) or f"one of {', '.join(SCHEDULES)}"

@@ -42,6 +42,16 @@ class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
         return mapping
 
 
+def _whole_number(loader: Any, node: yaml.ScalarNode) -> int:
+    value: int = loader.construct_yaml_int(node)
+    if value.bit_length() > 4096:  # Python refuses to print much longer ones, such as a hexadecimal of 5,000 digits
+        raise yaml.constructor.ConstructorError(None, None, "a number beyond any real figure", node.start_mark)
+    return value
+
+
+_UniqueKeys.add_constructor("tag:yaml.org,2002:int", _whole_number)
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file that holds one mapping.
 
@@ -49,7 +59,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no UTF-8 and no path at all are ValueErrors
         raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
     return parse_mapping(text, str(path))
 
@@ -58,7 +68,8 @@ def parse_mapping(text: str, where: str) -> dict[str, Any]:
     """Parse YAML (JSON is a part of it) that holds one mapping; see read_mapping."""
     try:
         content = yaml.load(text, Loader=_UniqueKeys)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        # PyYAML lets the last five out of a tag such as «!!int ""» or «!!timestamp x»
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or str(error) or type(error).__name__
@@ -156,7 +167,7 @@ def _quantity(value: Any, dimension: str, path: str, faults: list[Fault]) -> flo
 
 
 def _scalar(hint: Any, value: Any, path: str, faults: list[Fault]) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= HUGE:
         value = float(value)
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         faults.append(Fault(path, f"holds {value!r}, wanted {_NAMES.get(hint, hint)}"))

@@ -1,0 +1,105 @@
+"""What the article takes as given: chips in binary units, revisions, the grid; and the switches it offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.gpu import AttentionOverlap, Gpu, Memory
+from moeplan.specs.loading import build, quantity, read_mapping
+
+GI, TI = 2.0**30, 2.0**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """A GPU as the article models it: Ti bytes/s, Ti FLOP/s, SMs × 16 × Gi clock for the vector unit."""
+
+    memory: float
+    fp8: float
+    sms: int
+    clock: float
+    overlap: AttentionOverlap
+    weak: bool  # takes FlashMLA's factor of H20
+    bf16: float | None = None
+
+    def gpu(self, name: str) -> Gpu:
+        """The same chip in SI units, as the operators want it."""
+        rates = {"fp8": self.fp8 * TI} | ({"bf16": self.bf16 * TI} if self.bf16 is not None else {})
+        return Gpu(
+            name=name,
+            vendor="",
+            architecture="",
+            memory=Memory(capacity=1.0, bandwidth=self.memory * TI),
+            compute=rates,
+            vector_rate=self.sms * 16 * self.clock * GI,
+            attention_overlap=self.overlap,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """One version of the article: its chips, EP sizes, and what it corrects for."""
+
+    chips: tuple[str, ...]
+    ep: tuple[int, ...]
+    least_rows: int
+    mfu: bool
+    flash_factor: bool
+    chunk: int | None
+    per_q: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Everything that the article tries."""
+
+    batch: dict[str, int]
+    bytes: tuple[tuple[int, ...], ...]
+    q_len: tuple[int, ...]
+    pipelines: tuple[str, ...]
+    min_tps: tuple[int, ...]
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """128, 120, … 16 requests per card."""
+        return tuple(range(self.batch["from"], self.batch["to"] - 1, -self.batch["step"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArticleProfile:
+    """data/article/seed004.yaml."""
+
+    source: str
+    chips: dict[str, Chip]
+    nics: dict[str, float]
+    revisions: dict[str, Revision]
+    grid: Grid
+    context: int
+    layers: int
+    acceptance: float
+    thread_all_reduce: float = quantity("s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """What the article lets one turn; None keeps the revision's own.
+
+    expert_mfu: DeepGEMM's factors for the experts. gemm_mfu: the A100 curve for the other GEMMs. overlap: three-stage
+    is its ideal chip. chunk: tokens of a FlashMLA chunk that the SRAM holds; each chunk costs a thread all-reduce and
+    a rescale of the output. thread_all_reduce: seconds.
+    """
+
+    expert_mfu: bool | None = None
+    gemm_mfu: bool | None = None
+    overlap: AttentionOverlap | None = None
+    chunk: int | None = None
+    thread_all_reduce: float | None = None
+
+
+@lru_cache(maxsize=4)
+def article_profile(catalog: Catalog) -> ArticleProfile:
+    """Read the article's data file."""
+    path = catalog.data_file("article", "seed004.yaml")
+    return build(ArticleProfile, read_mapping(path), str(path))

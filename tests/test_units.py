@@ -99,7 +99,7 @@ def test_a_gigabyte_is_no_gibibyte_and_a_bit_is_an_eighth_of_a_byte() -> None:
         ("", "B", ["no number"]),
         ("GB", "B", ["no number"]),
         ("5 G B", "B", ["no number"]),
-        ("1.2.3 GB", "B", ["unknown unit"]),
+        ("1.2.3 GB", "B", ["no number"]),
         ("0x10 B", "B", ["no number"]),
         ("3,35 TB/s", "B/s", ["no number"]),  # a decimal comma would silently be 335
         ("3,3500", "1", ["unknown unit"]),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeplan.engines.rules.memory_rule import MemoryRule, memory_rule
 from moeplan.kernels.library import EfficiencySet
@@ -18,7 +19,7 @@ from moeplan.ops.cost import Cost
 from moeplan.ops.elementwise import elementwise
 from moeplan.ops.gemm import gemm
 from moeplan.ops.machine import Machine
-from moeplan.routing.slots import ExpertLoad, Slots, deal, expert_load
+from moeplan.routing.slots import ExpertLoad, Slots, deal
 from moeplan.schedules.timeline import MICRO_BATCHES, TIMELINES, Timeline, naive
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
@@ -55,10 +56,15 @@ class Prediction:
     outside: tuple[Cost, ...]  # embedding, head, sampling, step overhead
     drafting: Real  # seconds of the MTP passes
     slots: Slots | None
-    load: ExpertLoad | None  # of one micro-batch
+    step: Step  # one micro-batch
     memory: MemoryUse
     rule: MemoryRule
     seconds: Real
+
+    @property
+    def load(self) -> ExpertLoad | None:
+        """What the fullest rank's experts get of one micro-batch."""
+        return self.step.load()
 
     @property
     def tokens_per_step(self) -> Real:
@@ -142,7 +148,7 @@ class Predictor:
             outside=outside,
             drafting=drafting,
             slots=slots,
-            load=step.load,
+            step=step,
             memory=memory_use(model, deployment, slots, capacity=gpu.memory.capacity, rule=self.rule),
             rule=self.rule,
             seconds=seconds,
@@ -151,20 +157,16 @@ class Predictor:
     def _step(
         self, model: ModelSpec, deployment: Deployment, slots: Slots | None, batch: Real, q_len: Real | None = None
     ) -> Step:
-        q_len = deployment.q_len if q_len is None else q_len
-        load = None
-        if slots is not None and model.experts is not None:
-            load = expert_load(slots, tokens=deployment.ep * batch * q_len, top_k=model.experts.top_k)
         return Step(
             model=model,
             machine=self.machine,
             precision=deployment.precision,
             batch=batch,
-            q_len=q_len,
+            q_len=deployment.q_len if q_len is None else q_len,
             context=deployment.context,
             ep=deployment.ep,
             slots=slots,
-            load=load,
+            even=deployment.load == "even",
             corrections=deployment.corrections,
         )
 
@@ -182,7 +184,7 @@ class Predictor:
                 name="step_overhead",
                 seconds=overhead,
                 parts={"floor": overhead},
-                efficiency=1.0,
+                efficiencies={},
                 origin=Origin.ASSUMED,
                 source=figures.step_overhead_source,
                 formula="constant",
@@ -195,21 +197,49 @@ class Predictor:
 
         The first pass takes in every token of the step, the later ones one token per request.
         """
-        drafts = deployment.drafts
-        total: Real = 0.0 * drafts
-        for index in range(int(np.max(drafts))):
-            q_len: Real = deployment.q_len if index == 0 else 1.0
-            one = replace(deployment, schedule="naive")
-            step = self._step(model, one, slots, deployment.batch, q_len)
-            layer = naive(build_layer(step, ffn="moe" if model.is_moe else "dense", window=None)).seconds
-            weights = deployment.precision.linear
-            join = gemm(
-                "mtp_projection", self.machine, m=step.rows, n=model.hidden, k=2 * model.hidden, weights=weights
-            )
-            head = weight_format(model.formats.embedding)
-            logits = gemm("mtp_head", self.machine, m=step.rows, n=model.vocab, k=model.hidden, weights=head)
-            total = total + np.where(np.greater(drafts, index), layer + join.seconds + logits.seconds, 0.0)
+        total: Real = 0.0
+        for index in range(int(np.max(deployment.drafts))):
+            # Only where there are more drafts than this one: drafts have an axis of their own.
+            more = np.greater(deployment.drafts, index)
+            some = replace(deployment, drafts=_where(deployment.drafts, more), schedule="naive")
+            seconds = self._draft_pass(model, some, slots, some.q_len if index == 0 else 1.0)
+            total = total + (_spread(seconds, more) if np.size(more) > 1 else seconds)
         return total
+
+    def _draft_pass(self, model: ModelSpec, deployment: Deployment, slots: Slots | None, q_len: Real) -> Real:
+        """One pass of the MTP module: its projection, layer and head over q_len tokens per request."""
+        step = self._step(model, deployment, slots, deployment.batch, q_len)
+        layer = naive(build_layer(step, ffn="moe" if model.is_moe else "dense", window=None)).seconds
+        weights = deployment.precision.linear
+        join = gemm("mtp_projection", self.machine, m=step.rows, n=model.hidden, k=2 * model.hidden, weights=weights)
+        head = weight_format(model.formats.embedding)
+        logits = gemm("mtp_head", self.machine, m=step.rows, n=model.vocab, k=model.hidden, weights=head)
+        return layer + join.seconds + logits.seconds
+
+
+def _where(drafts: Real, chosen: NDArray[np.bool_]) -> Real:
+    """The chosen entries of an open axis, still on that axis."""
+    if np.ndim(drafts) == 0:
+        return drafts
+    axis = int(np.argmax(np.shape(drafts)))
+    return np.compress(chosen.ravel(), drafts, axis=axis)
+
+
+def _with(shape: list[int], axis: int, size: int) -> list[int]:
+    """The shape with one axis of another size."""
+    return [*shape[:axis], size, *shape[axis + 1 :]]
+
+
+def _spread(seconds: Real, chosen: NDArray[np.bool_]) -> Real:
+    """Put the chosen entries back on the axis, zeros elsewhere."""
+    axis = int(np.argmax(chosen.shape))
+    shape = list(np.broadcast_shapes(np.shape(seconds), (1,) * chosen.ndim))
+    shape[axis] = chosen.size
+    result = np.zeros(shape)
+    np.moveaxis(result, axis, 0)[chosen.ravel()] = np.moveaxis(
+        np.broadcast_to(seconds, _with(shape, axis, int(chosen.sum()))), axis, 0
+    )
+    return result
 
 
 def _group_time(group: LayerGroup, step: Step, whole: Step, deployment: Deployment) -> GroupTime:

@@ -6,6 +6,7 @@ Exit 0 done, 1 nothing feasible, 2 wrong use, 130 interrupted.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Suggest a near command for an unknown one."""
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            near = suggestion(args[0], _COMMANDS)
+            near = suggestion(args[0], _COMMANDS) or f"Commands: {', '.join(_COMMANDS)}."
             raise click.UsageError(f"No such command {args[0]!r}. {near}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
@@ -67,7 +68,19 @@ def group() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; no traceback for an error that moeplan raises on purpose."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_run(argv))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without µ or × shows a question mark
+    try:
+        code = _run(argv)
+    except (BrokenPipeError, SystemExit):  # the reader has gone (click and rich then exit): nothing more to say
+        _drop_output()
+        code = 0
+    except OSError as error:
+        _drop_output()
+        _report_error("system", f"{error.strerror}: {error.filename or 'standard output'}", [], as_json=False)
+        code = 2
+    sys.exit(code)
 
 
 def _run(argv: list[str]) -> int:
@@ -84,10 +97,12 @@ def _run(argv: list[str]) -> int:
         listed = [{"path": fault.path, "problem": fault.problem, "fix": fault.fix} for fault in faults]
         _report_error(type(error).__name__, str(error), listed, as_json="--json" in argv)
         return 1 if isinstance(error, Infeasible) else 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing more to say
-        return 0
     return result if isinstance(result, int) else 0
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere, so that the interpreter's last flush does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_error(kind: str, message: str, faults: list[dict[str, str]], *, as_json: bool) -> None:

@@ -10,13 +10,16 @@ from typing import Any, TypeVar
 import click
 
 from moeplan import units
-from moeplan.errors import Fault, InputError
+from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Acceptance
+from moeplan.specs.model import ModelSpec
+from moeplan.specs.precision import FORMATS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+MOST_DRAFTS = 32
 PUBLISHED_ACCEPTANCE = 0.85
 PUBLISHED_ACCEPTANCE_SOURCE = "assumed: 0.85 per draft, geometric (DeepSeek-V3 report, as seed 004 uses it)"
 
@@ -48,7 +51,7 @@ def step_options(command: Command) -> Command:
                 show_default=True,
                 help="Share of accepted drafts: one number (geometric) or one per position.",
             ),
-            click.option("--nics-per-node", type=int, help="NICs in a node; default: one per GPU."),
+            click.option("--nics-per-node", type=click.IntRange(1, 1000), help="NICs in a node; default: one per GPU."),
             click.option(
                 "--efficiency",
                 type=click.Choice(["measured", "article"]),
@@ -62,14 +65,14 @@ def step_options(command: Command) -> Command:
     return command
 
 
-def count(text: str, name: str, *, least: float = 1) -> float:
+def count(text: str, name: str, *, least: float = 1, most: float = 1e9) -> float:
     """Read a whole number such as 5000, 5k (5,000) or 5Ki (5,120); raise InputError."""
     try:
         value = units.parse(text, "1")
     except units.UnitError as error:
         raise InputError("options", [Fault(name, str(error))]) from error
-    if value < least or not float(value).is_integer() or value > 1e9:
-        raise InputError("options", [Fault(name, f"is {text}", f"give a whole number from {least:g} to 1e9")])
+    if value < least or not float(value).is_integer() or value > most:
+        raise InputError("options", [Fault(name, f"is {text}", f"give a whole number from {least:g} to {most:g}")])
     return value
 
 
@@ -84,7 +87,7 @@ def positive(text: str, name: str) -> float:
     return value
 
 
-def whole_range(text: str, name: str, *, least: int) -> tuple[int, ...]:
+def whole_range(text: str, name: str, *, least: int, most: int = 100_000) -> tuple[int, ...]:
     """Read «3», «16..320» or «16,32,144»: the whole numbers named, ascending; raise InputError."""
     found: set[int] = set()
     for part in text.split(","):
@@ -93,8 +96,8 @@ def whole_range(text: str, name: str, *, least: int) -> tuple[int, ...]:
             numbers = [int(end) for end in ends]
         except ValueError:
             numbers = []
-        if len(numbers) not in (1, 2) or numbers[0] < least or numbers[-1] < numbers[0] or numbers[-1] > 100_000:
-            fix = f"write a number, a list such as 16,32 or a range such as 16..320; {least} or more"
+        if len(numbers) not in (1, 2) or numbers[0] < least or numbers[-1] < numbers[0] or numbers[-1] > most:
+            fix = f"write a number, a list such as 16,32 or a range such as 16..320; from {least} to {most}"
             raise InputError("options", [Fault(name, f"is {text!r}", fix)])
         found.update(range(numbers[0], numbers[-1] + 1))
     return tuple(sorted(found))
@@ -129,6 +132,21 @@ def acceptance(text: str, drafts: int) -> Acceptance:
     published = rates[0] == PUBLISHED_ACCEPTANCE
     source = PUBLISHED_ACCEPTANCE_SOURCE if published else "given, geometric"
     return Acceptance.geometric(rates[0], max(drafts, 1), source)
+
+
+def formats(model: ModelSpec, given: Mapping[str, str | None]) -> None:
+    """Check lists of formats by option; raise InputError for each that is unknown or that the model cannot use."""
+    faults = [
+        Fault(name, f"unknown format {part!r}", suggestion(part, FORMATS) or f"known: {', '.join(FORMATS)}")
+        for name, text in given.items()
+        if text is not None
+        for part in text.split(",")
+        if part.strip() not in FORMATS
+    ]
+    if given.get("--experts") is not None and not model.is_moe:
+        faults.append(Fault("--experts", f"{model.name} has no experts", "use --linear"))
+    if faults:
+        raise InputError("options", faults)
 
 
 def cluster_of(catalog: Catalog, gpu: str, nic: str, nics_per_node: int | None) -> Cluster:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from moeplan.cli.options import (
+    MOST_DRAFTS,
     acceptance,
     cluster_of,
     count,
     data_option,
+    formats,
     instance_sizes,
     json_option,
     names,
@@ -19,6 +21,7 @@ from moeplan.cli.options import (
 )
 from moeplan.errors import Fault, InputError, Unsupported, suggestion
 from moeplan.explain.shortfall import Shortfall, shortfall
+from moeplan.memory import LARGEST_BATCH
 from moeplan.predict import Predictor
 from moeplan.search.best import Found, best
 from moeplan.search.space import Space
@@ -95,12 +98,13 @@ def run(
     spec = catalog.model(model)
     tokens, target = count(context, "--context"), positive(min_tps, "--min-tps")
     drafts = _drafts(spec, mtp)
+    formats(spec, {"--experts": experts, "--linear": linear, "--attention": attention, "--kv": kv})
     precisions = tuple(
         Precision.of(spec, experts=experts, linear=linear, core=core, kv=cache)
         for core in names(attention, "--attention")
         for cache in names(kv, "--kv")
     )
-    largest = int(count(max_batch, "--max-batch"))
+    largest = int(count(max_batch, "--max-batch", most=LARGEST_BATCH))
     results: list[tuple[str, str, Found | Shortfall]] = []
     for gpu_name in names(gpu, "--gpu"):
         for nic_name in names(nic, "--nic"):
@@ -115,6 +119,7 @@ def run(
                 context=tokens,
                 acceptance=_acceptance(acceptance, max(drafts)),
             )
+            _check_size(space)
             predictor = Predictor.of(spec, cluster, catalog, "article" if efficiency == "article" else "measured")
             found = best(predictor, space, min_tps=target)
             answer = found if isinstance(found, Found) else shortfall(predictor, space, found, min_tps=target)
@@ -124,6 +129,7 @@ def run(
 
 
 _acceptance = acceptance
+MOST_CONFIGURATIONS = 5_000_000  # seconds, and about a gigabyte of arrays
 
 
 def _print(
@@ -169,9 +175,15 @@ def _check_question(context: str | None, min_tps: str | None, workload: dict[str
         raise InputError("options", faults)
 
 
+def _check_size(space: Space) -> None:
+    if space.size > MOST_CONFIGURATIONS:
+        fix = f"narrow --gpus, --max-batch or --mtp; at most {MOST_CONFIGURATIONS:,} are searched per GPU and NIC"
+        raise InputError("options", [Fault("--gpus", f"spans {space.size:,} configurations", fix)])
+
+
 def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:
     """The drafts to try; a model without MTP module can only have none."""
-    drafts = whole_range(text, "--mtp", least=0)
+    drafts = whole_range(text, "--mtp", least=0, most=MOST_DRAFTS)
     if model.mtp_layers:
         return drafts
     if 0 not in drafts:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from moeplan.cli.options import (
+    MOST_DRAFTS,
     acceptance,
     cluster_of,
     corrections,
     count,
     data_option,
+    formats,
     json_option,
     print_json,
     step_options,
@@ -77,7 +81,8 @@ def run(
     catalog = Catalog.standard(data)
     spec = catalog.model(model)
     cluster = cluster_of(catalog, gpu, nic, nics_per_node)
-    drafts = int(count(mtp, "--mtp", least=0))
+    drafts = int(count(mtp, "--mtp", least=0, most=MOST_DRAFTS))
+    formats(spec, {"--experts": experts, "--linear": linear, "--attention": attention, "--kv": kv})
     deployment = Deployment(
         batch=int(count(batch, "--batch")),
         ep=int(count(ep, "--ep")),
@@ -100,7 +105,12 @@ def run(
         from moeplan.report.tables import console
 
         print_prediction(console(), step, explain=explain)
-    return 0
+    if bool(step.fits):
+        return 0
+    from moeplan.explain.shortfall import shortage
+
+    print(f"moeplan: does not fit: {shortage(step)}", file=sys.stderr)
+    return 1
 
 
 _acceptance = acceptance

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from moeplan.explain.operators import step_operators
 from moeplan.predict import Prediction
 
 
 def resource_shares(step: Prediction) -> dict[str, float]:
-    """Share of the step's exposed time by the resource that binds each operator."""
+    """Share of the step's exposed time by the resource that binds each operator; they add up to 1."""
     total: dict[str, float] = {}
-    for group in step.groups:
-        for name, stage in group.layer.stages.items():
-            busy = float(stage.seconds) * group.timeline.micro_batches
-            scale = float(group.timeline.exposed[name]) / busy if busy else 0.0
-            for cost in stage.costs:
-                seconds = float(cost.seconds) * group.timeline.micro_batches * scale * group.group.count
-                total[cost.bound_by] = total.get(cost.bound_by, 0.0) + seconds
-    for cost in step.outside:
-        total[cost.bound_by] = total.get(cost.bound_by, 0.0) + float(cost.seconds)
-    if float(step.drafting):
-        total["MTP draft"] = float(step.drafting)
-    names = {"floor": "launches and floors"}
-    return {names.get(key, key): seconds / float(step.seconds) for key, seconds in total.items()}
+    for operator in step_operators(step):
+        name = operator.name if operator.name == "MTP drafts" else operator.resource
+        total[name] = total.get(name, 0.0) + operator.exposed / float(step.seconds)
+    return total

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from moeplan.predict import Predictor
+from moeplan.predict import Prediction, Predictor
 from moeplan.search.best import Found, Missed, best
 from moeplan.search.space import Space
+from moeplan.units import gib
 
 MOST_GPUS = 2048
 
@@ -51,6 +52,17 @@ def shortfall(predictor: Predictor, space: Space, missed: Missed, *, min_tps: fl
         available=reached,
         remedies=tuple(sorted(remedies, key=lambda remedy: remedy.size)),
     )
+
+
+def shortage(step: Prediction) -> str:
+    """What a predicted step lacks that does not fit in memory, and what would help."""
+    memory = step.memory
+    fixed = float(memory.total - memory.kv_cache)
+    lack = f"{gib(float(memory.total))} per GPU needed, {gib(memory.capacity)} available"
+    if fixed < memory.capacity:
+        return f"{lack}; the KV cache takes {gib(float(memory.kv_cache))}: lower the batch or the context"
+    more = "spread the experts over more GPUs, or " if step.model.is_moe else ""
+    return f"{lack}; weights and buffers alone take {gib(fixed)}: {more}choose smaller formats or a larger GPU"
 
 
 def _memory(predictor: Predictor, space: Space, missed: Missed) -> Shortfall:

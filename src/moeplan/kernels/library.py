@@ -52,7 +52,7 @@ class KernelLibrary:
         return self._answer(found, family, shape, distance, same_kernel=weights.computes_in == measured_in)
 
     def grouped_gemm(self, *, rows_per_group: Real, groups: Real, n: int, k: int, weights: Format) -> Efficiency:
-        """Efficiency of a grouped GEMM over `groups` active groups of `rows_per_group` rows each."""
+        """Efficiency of a grouped GEMM over `groups` groups, the active ones of `rows_per_group` rows each."""
         family = self._family("grouped_gemm_fp8")
         if family is None:
             return self.article.grouped_gemm(rows=rows_per_group, down=n > k)

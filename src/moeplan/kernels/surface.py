@@ -12,87 +12,69 @@ from moeplan.kinds import Array, Real
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Efficiency over log(line), ascending; both of shape (points,)."""
-
-    line: Array
-    value: Array
-
-    def at(self, line: Real) -> Real:
-        """Linear between points, constant beyond the ends; `line` in logarithms."""
-        result: Real = np.interp(line, self.line, self.value)
-        return result
-
-
-@dataclass(frozen=True, slots=True)
 class Surface:
-    """One curve over `line` for each value of `series`; both axes are logarithms.
+    """Efficiency at the nodes of a grid; every axis in logarithms, ascending.
 
-    Points need not form a grid. Beyond the ends the nearest value holds: a fraction of the roofline, not a time, is
-    carried outside.
+    Measured points need not form a grid: each series is a curve of its own, carried to the lines of all series by
+    interpolation along itself, constant beyond its ends. measured: which nodes are points, not carried over.
     """
 
-    series: Array
-    curves: tuple[Curve, ...]
+    series: Array  # (S,)
+    line: Array  # (L,)
+    value: Array  # (S, L)
+    measured: NDArray[np.bool_]  # (S, L)
 
     @classmethod
     def of(cls, points: list[tuple[float, float, float]]) -> Surface:
-        """Build from (series, line, efficiency) of measured points, all positive."""
-        by_series: dict[float, dict[float, list[float]]] = {}
-        for series, line, value in points:
-            by_series.setdefault(series, {}).setdefault(line, []).append(value)
-        curves = [
-            Curve(np.log(sorted(lines)), np.array([float(np.mean(lines[key])) for key in sorted(lines)]))
-            for _, lines in sorted(by_series.items())
-        ]
-        return cls(np.log(sorted(by_series)), tuple(curves))
+        """Build from (series, line, efficiency) of measured points, all positive; equal points are averaged."""
+        curves: dict[float, dict[float, list[float]]] = {}
+        for series, line, efficiency in points:
+            curves.setdefault(series, {}).setdefault(line, []).append(efficiency)
+        lines = np.log(sorted({line for curve in curves.values() for line in curve}))
+        value, measured = [], []
+        for _, curve in sorted(curves.items()):
+            own = np.log(sorted(curve))
+            value.append(np.interp(lines, own, [float(np.mean(curve[key])) for key in sorted(curve)]))
+            measured.append(np.isin(lines, own))
+        return cls(np.log(sorted(curves)), lines, np.array(value), np.array(measured))
 
     def at(self, series: Real, line: Real) -> tuple[Real, Origin]:
-        """Return the efficiency and its origin, for values (not logarithms) that broadcast together."""
+        """Return the efficiency and its origin, for values (not logarithms) that broadcast together.
+
+        Linear in both logarithms between nodes. Beyond the ends the nearest value holds: it is a fraction of the
+        roofline, not a time, that is carried outside.
+        """
         log_series, log_line = np.log(series), np.log(line)
-        if len(self.curves) == 1:
-            value: Real = self.curves[0].at(log_line) + 0.0 * log_series
-        else:
-            value = self._between(log_series, log_line)
+        # First along the series, of which a grid has few values: a curve over the lines for each of them.
+        low, share = _place(self.series, log_series)
+        above = np.minimum(low + 1, self.series.size - 1)
+        curves = self.value[low] + np.asarray(share)[..., None] * (self.value[above] - self.value[low])
+        slopes = np.diff(curves, axis=-1, append=curves[..., -1:])
+        low_line, share_line = _place(self.line, log_line)
+        start = np.arange(low.size).reshape(low.shape) * self.line.size
+        at = start + low_line
+        value: Real = curves.ravel()[at] + share_line * slopes.ravel()[at]
         return (value if np.ndim(value) else float(value)), self._origin(log_series, log_line)
 
-    def _between(self, series: Real, line: Real) -> Real:
-        """Weight every curve by its hat function at `series`: linear between neighbours, constant outside."""
-        total: Real = 0.0
-        for index, curve in enumerate(self.curves):
-            weight = self._weight(index, series)
-            if np.any(weight):
-                total = total + weight * curve.at(line)
-        return total
-
-    def _weight(self, index: int, series: Real) -> Real:
-        hat = np.zeros(len(self.curves))
-        hat[index] = 1.0
-        result: Real = np.interp(series, self.series, hat)
-        return result
-
-    def _covers(self, series: Real, line: Real) -> bool:
-        """Whether every curve that weighs in reaches as far as `line`: the series need not end at the same line."""
-        return not any(
-            np.any(np.greater(self._weight(index, series), 1e-9) & _beyond(line, curve.line[0], curve.line[-1]))
-            for index, curve in enumerate(self.curves)
-        )
-
     def _origin(self, series: Real, line: Real) -> Origin:
-        if _outside(series, self.series[0], self.series[-1]) or not self._covers(series, line):
+        if _outside(series, self.series) or _outside(line, self.line):
             return Origin.EXTRAPOLATED
-        hits = np.isclose(np.asarray(series)[..., None], self.series, atol=1e-9)
-        if not hits.any(axis=-1).all():
+        if np.ndim(series) or np.ndim(line):
             return Origin.INTERPOLATED
-        if np.ndim(series) == 0 and np.ndim(line) == 0:
-            curve = self.curves[int(np.argmax(hits))]
-            return Origin.MEASURED if np.isclose(curve.line, line, atol=1e-9).any() else Origin.INTERPOLATED
-        return Origin.INTERPOLATED
+        nodes = np.arange(self.series.size)
+        weighing = np.abs(nodes - np.interp(series, self.series, nodes)) < 1 - 1e-9
+        if any(_outside(line, self.line[measured]) for measured in self.measured[weighing]):
+            return Origin.EXTRAPOLATED  # a curve that weighs in ends before this line
+        on_series, on_line = np.isclose(self.series, series, atol=1e-9), np.isclose(self.line, line, atol=1e-9)
+        return Origin.MEASURED if bool(self.measured[np.ix_(on_series, on_line)].any()) else Origin.INTERPOLATED
 
 
-def _outside(value: Real, low: float, high: float) -> bool:
-    return bool(np.any(_beyond(value, low, high)))
+def _place(nodes: Array, value: Real) -> tuple[NDArray[np.intp], Real]:
+    """Index of the node below each value, and how far it is to the next one, 0 to 1; clipped at the ends."""
+    position = np.interp(value, nodes, np.arange(nodes.size))
+    low = np.asarray(position).astype(np.intp)
+    return low, position - low
 
 
-def _beyond(value: Real, low: float, high: float) -> NDArray[np.bool_]:
-    return np.asarray(np.less(value, low - 1e-9) | np.greater(value, high + 1e-9))
+def _outside(value: Real, nodes: Array) -> bool:
+    return bool(np.min(value) < nodes[0] - 1e-9 or np.max(value) > nodes[-1] + 1e-9)

@@ -28,7 +28,7 @@ class Work:
 def gemm_work(*, m: Real, n: int, k: int, weights: Format, copies: int = 1) -> Work:
     """`copies` independent products of (m, k) activations by (k, n) weights; a batched one has a weight per copy."""
     return Work(
-        flops=2.0 * copies * m * n * k,
+        flops=2.0 * copies * n * k * m,
         bytes_=copies * (m * k * weights.activation_bytes + n * k * weights.bytes_per_element + m * n * OUTPUT_BYTES),
     )
 
@@ -36,8 +36,8 @@ def gemm_work(*, m: Real, n: int, k: int, weights: Format, copies: int = 1) -> W
 def grouped_gemm_work(*, rows: Real, groups: Real, n: int, k: int, weights: Format) -> Work:
     """`rows` in all over `groups` active groups, each with its own (k, n) weights."""
     return Work(
-        flops=2.0 * rows * n * k,
-        bytes_=rows * (k * weights.activation_bytes + n * OUTPUT_BYTES) + groups * n * k * weights.bytes_per_element,
+        flops=2.0 * n * k * rows,
+        bytes_=rows * (k * weights.activation_bytes + n * OUTPUT_BYTES) + n * k * weights.bytes_per_element * groups,
     )
 
 

@@ -49,7 +49,7 @@ def combine(step: Step) -> Cost:
 
 def routed_experts(step: Step) -> list[Cost]:
     """gate_up, activation and down over the rows of the fullest rank."""
-    experts, load, weights = _experts(step), step.load, step.precision.experts
+    experts, load, weights = _experts(step), step.load(), step.precision.experts
     assert load is not None, "a sparse layer has a load"
     width, hidden = experts.width, step.model.hidden
     return [

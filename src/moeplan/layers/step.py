@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from moeplan.kinds import Real
 from moeplan.ops.machine import Machine
-from moeplan.routing.slots import ExpertLoad, Slots
+from moeplan.routing.slots import ExpertLoad, Slots, expert_load
 from moeplan.specs.deployment import Precision
 from moeplan.specs.model import ModelSpec
 
@@ -24,8 +24,14 @@ class Step:
     context: Real
     ep: Real
     slots: Slots | None
-    load: ExpertLoad | None
+    even: bool = False  # every rank gets the mean, not what the fullest one is sampled
     corrections: Mapping[str, float] = field(default_factory=dict)
+
+    def load(self) -> ExpertLoad | None:
+        """What the fullest rank's experts get of this micro-batch; None for a dense model."""
+        if self.slots is None or self.model.experts is None:
+            return None
+        return expert_load(self.slots, tokens=self.ep * self.rows, top_k=self.model.experts.top_k, even=self.even)
 
     @property
     def rows(self) -> Real:

@@ -71,7 +71,7 @@ def _attention(
         name=name,
         seconds=efficiency.floor + np.maximum(tensor, memory),
         parts={"compute": tensor, "memory": memory, "floor": efficiency.floor},
-        efficiency=np.where(tensor >= memory, efficiency.compute, efficiency.memory),
+        efficiencies={"compute": efficiency.compute, "memory": efficiency.memory},
         origin=efficiency.origin,
         source=efficiency.source,
         formula=f"floor + max({_TENSOR[gpu.attention_overlap]}, bytes / (bandwidth · e_m))",

@@ -17,14 +17,14 @@ Lane = Literal["compute", "network"]
 class Cost:
     """Seconds of an operator and what they are made of; scalars or arrays on open axes.
 
-    parts: seconds that each resource alone would take; the largest binds. efficiency: the fraction of the binding
-    resource's peak that the kernel reaches. formula and terms: how the seconds come about, for people.
+    parts: seconds that each resource alone would take; the largest binds. efficiencies: the fraction of a resource's
+    peak that the kernel reaches, where one is meant. formula and terms: how the seconds come about, for people.
     """
 
     name: str
     seconds: Real
     parts: Mapping[Resource, Real]
-    efficiency: Real
+    efficiencies: Mapping[Resource, Real]
     origin: Origin
     source: str
     formula: str
@@ -38,6 +38,11 @@ class Cost:
         parts = {resource: seconds * factor for resource, seconds in self.parts.items()}
         source = f"{self.source}; corrected by hand x{factor:g}"
         return replace(self, seconds=self.seconds * factor, parts=parts, origin=Origin.ASSUMED, source=source)
+
+    @property
+    def efficiency(self) -> float:
+        """The fraction reached of the resource that binds, 1 where none is meant; for scalars only."""
+        return float(self.efficiencies.get(self.bound_by, 1.0))
 
     @property
     def bound_by(self) -> Resource:

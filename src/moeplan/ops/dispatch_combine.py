@@ -22,34 +22,33 @@ def all_to_all(
     cluster, figures = machine.cluster, machine.kernels.general
     gpu, nic = cluster.gpu, cluster.nic
     group = np.minimum(gpu.domain, ep)
-    payload = tokens * top_k * message_bytes(name, hidden, dispatch=dispatch)
+    across, inside = (ep - group) / ep, (group - 1) / ep
+    payload = tokens * (top_k * message_bytes(name, hidden, dispatch=dispatch))
     share = wire_share(name, ep, nic, figures, machine.kernels.catalog)
-    across = payload * (ep - group) / ep
-    inside = payload * (group - 1) / ep
     rate = nic.line_rate * cluster.nics_per_gpu
-    network = across / (rate * share.nic)
     link = gpu.scale_up.bandwidth if gpu.scale_up is not None else np.inf
-    scale_up = inside / (link * share.scale_up)
+    wire = payload * (across / (rate * share.nic) + inside / (link * share.scale_up))
     latency = np.where(ep > group, nic.latency, np.where(ep > 1, figures.all_to_all_latency, 0.0))
     return Cost(
         name=name,
-        seconds=latency + network + scale_up,
-        parts={"network": network + scale_up, "floor": latency},
-        efficiency=share.nic,
+        seconds=latency + wire,
+        parts={"network": wire, "floor": latency},
+        efficiencies={"network": share.nic},
         origin=share.origin,
         source=share.source,
-        formula="latency + across / (NIC rate · share) + inside / (link · link share)",
+        formula="latency + payload · (across / (NIC rate · share) + inside / (link · link share))",
         terms={
             "tokens": (tokens, "per rank"),
-            "messages": (tokens * top_k, ""),
-            "across": (across, "B"),
-            "inside": (inside, "B"),
+            "messages per token": (top_k, ""),
+            "payload": (payload, "B"),
+            "across": (across, "of it"),
+            "inside": (inside, "of it"),
             "NIC rate": (rate, "B/s"),
             "share": (share.nic, ""),
             "link": (link, "B/s"),
             "link share": (share.scale_up, ""),
             "latency": (latency, "s"),
         },
-        bytes_=across + inside,
+        bytes_=payload * (across + inside),
         lane="network",
     )

@@ -31,7 +31,7 @@ def launch_gaps(machine: Machine, kernels: int, *, rows: Real) -> Cost:
         name="launch gaps",
         seconds=seconds,
         parts={"floor": seconds},
-        efficiency=1.0,
+        efficiencies={},
         origin=Origin.FITTED,
         source=figures.launch_gap_source,
         formula="kernels · gap",

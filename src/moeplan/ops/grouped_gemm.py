@@ -22,6 +22,6 @@ def grouped_gemm(name: str, machine: Machine, *, load: ExpertLoad, n: int, k: in
         grouped_gemm_work(rows=load.rows, groups=load.active, n=n, k=k, weights=weights),
         peak=gpu.peak(weights.computes_in),
         bandwidth=gpu.memory.bandwidth,
-        efficiency=kernels.grouped_gemm(rows_per_group=m, groups=load.active, n=n, k=k, weights=weights),
+        efficiency=kernels.grouped_gemm(rows_per_group=m, groups=load.slots, n=n, k=k, weights=weights),
         terms={"m": (m, "rows per group"), "groups": (load.active, ""), "n": (n, ""), "k": (k, "")},
     )

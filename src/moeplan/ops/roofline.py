@@ -43,7 +43,7 @@ def roofline(
         name=name,
         seconds=efficiency.floor + bound,
         parts={"compute": compute, "memory": memory, "floor": efficiency.floor},
-        efficiency=np.where(compute >= memory, efficiency.compute, efficiency.memory),
+        efficiencies={"compute": efficiency.compute, "memory": efficiency.memory},
         origin=efficiency.origin,
         source=efficiency.source,
         formula=ROOFLINE,

@@ -60,9 +60,10 @@ def deal(experts: int, ep: Real, redundant: int | None = None) -> Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """What the fullest rank computes in one layer: rows over its active slots."""
+    """What the fullest rank computes in one layer: rows over the active ones of its slots."""
 
     rows: Real
+    slots: Real
     active: Real
     mean_rows_per_slot: Real
 
@@ -72,18 +73,22 @@ class ExpertLoad:
         return self.rows / self.active
 
 
-def expert_load(slots: Slots, *, tokens: Real, top_k: int) -> ExpertLoad:
+def expert_load(slots: Slots, *, tokens: Real, top_k: int, even: bool = False) -> ExpertLoad:
     """Rows under uniform routing of `tokens` tokens of the whole EP group to top_k experts each.
 
     mean rows per slot = tokens·top_k / slots (seed 000, eq. 5); a slot is active with 1 − (1 − top_k/slots)^tokens
     (seed 001, coverage); the fullest rank gets the mean of a full rank plus √(2 ln P · mean), the sampling noise of
-    the largest of P ranks (seed 001, EPLB: √(2 ln P)/√rows). Replicas are taken to share their expert's tokens evenly.
+    the largest of P ranks (seed 001, EPLB: √(2 ln P)/√rows), which `even` leaves out. Replicas share evenly.
     """
-    mean = tokens * top_k / slots.total
-    rank_mean = mean * slots.per_full_rank
-    fullest = np.maximum(slots.full_ranks, 1.0)
-    rows = np.minimum(
-        rank_mean + np.sqrt(2.0 * np.log(fullest) * rank_mean), tokens * np.minimum(top_k, slots.per_full_rank)
+    per_rank = tokens * (top_k / slots.total * slots.per_full_rank)
+    noise = 0.0 if even else np.sqrt(2.0 * np.log(np.maximum(slots.full_ranks, 1.0)) * per_rank)
+    most = tokens * np.minimum(top_k, slots.per_full_rank)  # a token goes to an expert at most once
+    rows = np.minimum(per_rank + noise, most)
+    idle = np.exp(tokens * np.log1p(-np.minimum(top_k / slots.total, 1.0 - 1e-12)))
+    active = np.minimum(slots.per_full_rank * (1.0 - idle), rows)
+    return ExpertLoad(
+        rows=rows,
+        slots=slots.per_full_rank,
+        active=active,
+        mean_rows_per_slot=tokens * (top_k / slots.total),
     )
-    active = slots.per_full_rank * -np.expm1(tokens * np.log1p(-np.minimum(top_k / slots.total, 1.0 - 1e-12)))
-    return ExpertLoad(rows=rows, active=np.minimum(active, rows), mean_rows_per_slot=mean)

@@ -1,27 +1,38 @@
-"""The best deployment under a promised speed per user, exhaustively on arrays."""
+"""The best deployment under a promised speed per user, exhaustively on arrays, a piece of the space at a time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
+from moeplan.kinds import Array
 from moeplan.predict import Prediction, Predictor
+from moeplan.search.pareto import FrontPoint, pareto_front
 from moeplan.search.space import Space
 from moeplan.specs.deployment import Deployment
 
 Binding = Literal["speed per user", "memory", "largest batch tried", "throughput peaks here"]
+Progress = Callable[[int, int], None]
+TIE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The winner on one cluster: its prediction in full, how many were tried, and what stops a larger batch."""
+    """The winner on one cluster: its prediction in full, how many were tried, and what stops a larger batch.
+
+    front: what no other deployment beats in both speed per user and throughput per GPU, among those that fit in memory.
+    complete: False when the search was interrupted.
+    """
 
     prediction: Prediction
     tried: int
     feasible: int
     binding: Binding
+    front: tuple[FrontPoint, ...] = ()
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,55 +46,141 @@ class Missed:
     tried: int
     fastest: Prediction | None
     leanest: Prediction | None
+    front: tuple[FrontPoint, ...] = ()
+    complete: bool = True
 
 
-def best(predictor: Predictor, space: Space, *, min_tps: float) -> Found | Missed:
-    """Maximise tokens per second per GPU over the space, under memory and min_tps (accepted tokens/s per user).
+@dataclass(slots=True)
+class _Tally:
+    """What is kept of the pieces walked so far."""
 
-    Ties go to the smaller batch, then to fewer GPUs, then to fewer drafts, then to the first precision and schedule.
-    """
-    tried = feasible = 0
+    tried: int = 0
+    feasible: int = 0
     winner: tuple[float, Deployment] | None = None
     fastest: tuple[float, Deployment] | None = None
     leanest: tuple[float, Deployment] | None = None
-    for deployment in space.slices():
-        step = predictor.evaluate(deployment)
-        shape = np.shape(step.seconds)
-        fits = np.broadcast_to(step.fits, shape)
-        speed, throughput = np.broadcast_to(step.tps_per_user, shape), np.broadcast_to(step.tps_per_gpu, shape)
-        allowed = fits & (speed >= min_tps)
-        tried += allowed.size
-        feasible += int(np.count_nonzero(allowed))
-        winner = _better(winner, np.where(allowed, throughput, -np.inf), deployment)
-        fastest = _better(fastest, np.where(fits, speed, -np.inf), deployment)
-        leanest = _better(leanest, np.broadcast_to(step.memory.free, shape), deployment)
-    if winner is not None:
-        chosen = predictor.predict(winner[1])
-        binding = _binding(predictor, space, winner[1], min_tps)
-        return Found(prediction=chosen, tried=tried, feasible=feasible, binding=binding)
-    return Missed(
-        tried=tried,
-        fastest=predictor.predict(fastest[1]) if fastest is not None else None,
-        leanest=predictor.predict(leanest[1]) if leanest is not None else None,
+    front: list[FrontPoint] = field(default_factory=list)
+    complete: bool = True
+
+
+def best(predictor: Predictor, space: Space, *, min_tps: float, progress: Progress | None = None) -> Found | Missed:
+    """Maximise tokens per second per GPU over the space, under memory and min_tps (accepted tokens/s per user).
+
+    Ties go to the smaller batch, then to fewer GPUs, then to fewer drafts, then to the first precision and schedule.
+    `progress` is called with (tried, all) after each piece; an interrupt ends the walk and marks the answer incomplete.
+    """
+    tally = _Tally()
+    try:
+        for piece in space.pieces():
+            _walk(predictor, piece, min_tps, tally)
+            if progress is not None:
+                progress(tally.tried, space.size)
+    except KeyboardInterrupt:
+        if tally.leanest is None:
+            raise
+        tally.complete = False
+    front = tuple(sorted(tally.front, key=lambda point: point.tps_per_user))
+    if tally.winner is None:
+        return Missed(
+            tried=tally.tried,
+            fastest=predictor.predict(tally.fastest[1]) if tally.fastest is not None else None,
+            leanest=predictor.predict(tally.leanest[1]) if tally.leanest is not None else None,
+            front=front,
+            complete=tally.complete,
+        )
+    chosen = tally.winner[1]
+    return Found(
+        prediction=predictor.predict(chosen),
+        tried=tally.tried,
+        feasible=tally.feasible,
+        binding=_binding(predictor, space, chosen, min_tps),
+        front=front,
+        complete=tally.complete,
     )
 
 
+def _walk(predictor: Predictor, piece: Deployment, min_tps: float, tally: _Tally) -> None:
+    """Evaluate a piece and keep what counts.
+
+    Throughput is batch x speed, so of two deployments with the same batch the faster one is better in both: the fastest
+    that fits of every batch is all that the winner and the front can be made of.
+    """
+    step = predictor.evaluate(piece)
+    shape = np.broadcast_shapes(*(np.shape(axis) for axis in (piece.ep, piece.batch, piece.drafts)))
+    free = np.broadcast_to(step.memory.free, shape)
+    speed = np.where(free >= 0.0, step.tps_per_user, -np.inf)
+    tally.tried += speed.size
+    tally.feasible += int(np.count_nonzero(speed >= min_tps))
+    fastest = speed.max(axis=(0, 2))
+    if not np.any(np.isfinite(fastest)):
+        if tally.fastest is None:
+            tally.leanest = _better(tally.leanest, free.max(axis=(0, 2)), free, piece)
+        return
+    tally.fastest = _better(tally.fastest, fastest, speed, piece)
+    allowed = np.where(fastest >= min_tps, np.asarray(piece.batch).ravel() * fastest, -np.inf)
+    tally.winner = _better(tally.winner, allowed, speed, piece)
+    tally.front = _merge(tally.front, fastest, speed, piece)
+
+
 def _better(
-    held: tuple[float, Deployment] | None, scores: np.ndarray, grid: Deployment
+    held: tuple[float, Deployment] | None, by_batch: Array, within: Array, grid: Deployment
 ) -> tuple[float, Deployment] | None:
-    """Keep the higher score; a tie (within rounding) goes to the earlier one, so a smaller batch must come first."""
-    by_batch = np.moveaxis(scores, 1, 0)  # smaller batch, then fewer GPUs, then fewer drafts
+    """Keep the higher of the scores by batch; a tie goes to the smaller batch, then fewer GPUs, then fewer drafts.
+
+    `within`, of shape (counts, batches, drafts), tells which GPUs and drafts give a batch its score: the largest.
+    """
     top = float(by_batch.max())
-    rounding = 1e-12 * abs(top)
-    if not np.isfinite(top) or (held is not None and top <= held[0] + rounding):
+    if not np.isfinite(top):
         return held
-    batch, count, draft = np.unravel_index(int(np.argmax(by_batch >= top - rounding)), by_batch.shape)
-    return top, _point(grid, int(count), int(batch), int(draft))
+    slack = TIE * abs(top)
+    if held is not None and top < held[0] - slack:
+        return held
+    point = _point(grid, within, int(np.argmax(by_batch >= top - slack)))
+    if held is None or top > held[0] + slack:
+        return top, point
+    # The pieces of one precision and schedule come in turn: a tie in a later piece may still be of a smaller batch.
+    same = (held[1].precision, held[1].schedule) == (point.precision, point.schedule)
+    return (top, point) if same and _rank(point) < _rank(held[1]) else held
 
 
-def _point(grid: Deployment, count: int, batch: int, draft: int) -> Deployment:
+def _rank(point: Deployment) -> tuple[float, float, float]:
+    return float(point.batch), float(point.ep), float(point.drafts)
+
+
+def _point(grid: Deployment, within: Array, batch: int) -> Deployment:
+    """The deployment of one batch with the largest value; ties to fewer GPUs, then fewer drafts."""
+    slab = within[:, batch, :]
+    count, draft = np.unravel_index(int(np.argmax(slab >= slab.max() * (1 - np.sign(slab.max()) * TIE))), slab.shape)
     counts, batches, drafts = np.asarray(grid.ep), np.asarray(grid.batch), np.asarray(grid.drafts)
     return replace(grid, ep=int(counts[count, 0, 0]), batch=int(batches[0, batch, 0]), drafts=int(drafts[0, 0, draft]))
+
+
+def _merge(front: list[FrontPoint], fastest: Array, speed: Array, grid: Deployment) -> list[FrontPoint]:
+    """The front of what is held and of the fastest of every batch of a piece."""
+    batches = np.asarray(grid.batch).ravel()
+    places = np.flatnonzero(np.isfinite(fastest))
+    held = np.array([[point.tps_per_user, point.tps_per_gpu] for point in front]).reshape(-1, 2)
+    new = np.stack([fastest[places], batches[places] * fastest[places]], axis=1)
+    kept = pareto_front(np.concatenate([held, new]))
+    return [
+        front[index] if index < len(front) else _front_point(grid, speed, int(places[index - len(front)]))
+        for index in kept
+    ]
+
+
+def _front_point(grid: Deployment, speed: Array, batch: int) -> FrontPoint:
+    point = _point(grid, speed, batch)
+    fastest = float(speed[:, batch, :].max())
+    return FrontPoint(
+        tps_per_user=fastest,
+        tps_per_gpu=float(point.batch) * fastest,
+        batch=int(point.batch),
+        count=int(point.ep),
+        drafts=int(point.drafts),
+        schedule=point.schedule,
+        kv=point.precision.kv.name,
+        core=point.precision.core.name,
+    )
 
 
 def _binding(predictor: Predictor, space: Space, chosen: Deployment, min_tps: float) -> Binding:

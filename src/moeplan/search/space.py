@@ -11,7 +11,7 @@ from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
 
-COUNT_AXIS, BATCH_AXIS, DRAFT_AXIS = 0, 1, 2
+PIECE = 65_536  # configurations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +39,31 @@ class Space:
         batches = np.array(self.batches, dtype=float)
         return batches[batches % 2 == 0] if schedule == "two-batch" else batches
 
-    def slices(self) -> Iterator[Deployment]:
-        """One deployment per precision and schedule, its numbers as arrays of shape (counts, batches, drafts)."""
+    def pieces(self) -> Iterator[Deployment]:
+        """Walk the space in pieces of about PIECE configurations, each of one precision and schedule.
+
+        The numbers of a piece are arrays on open axes (counts, batches, drafts). A piece fits in the cache of a core
+        and bounds the memory of a search of any size. Batches are cut before counts: what does not depend on the EP
+        size is then computed once.
+        """
         for precision in self.precisions:
             for schedule in self.schedules:
                 batches = self.batches_for(schedule)
-                if batches.size:
-                    yield self.deployment(precision, schedule, batches)
+                if not batches.size:
+                    continue
+                counts = np.array(self.counts, dtype=float)
+                rows = max(1, min(counts.size, PIECE // len(self.drafts)))
+                columns = max(1, PIECE // (rows * len(self.drafts)))
+                for low in range(0, counts.size, rows):
+                    for left in range(0, batches.size, columns):
+                        some = batches[left : left + columns]
+                        yield self.deployment(precision, schedule, counts[low : low + rows], some)
 
-    def deployment(self, precision: Precision, schedule: ScheduleName, batches: Array) -> Deployment:
-        """The whole grid of one precision and schedule on open axes."""
+    def deployment(self, precision: Precision, schedule: ScheduleName, counts: Array, batches: Array) -> Deployment:
+        """A grid of one precision and schedule on open axes."""
         return Deployment(
             batch=batches[None, :, None],
-            ep=np.array(self.counts, dtype=float)[:, None, None],
+            ep=counts[:, None, None],
             drafts=np.array(self.drafts)[None, None, :],
             context=self.context,
             precision=precision,

@@ -13,6 +13,7 @@ from moeplan.specs.model import ModelSpec
 from moeplan.specs.precision import Format, weight_format
 
 ScheduleName = Literal["naive", "two-batch"]
+LoadName = Literal["sampled", "even"]
 SCHEDULES: tuple[ScheduleName, ...] = ("naive", "two-batch")
 
 
@@ -113,7 +114,8 @@ class Deployment:
     """Attention-DP × EP: every GPU is one DP rank (tp = 1) and one rank of one EP group, so dp = ep = GPUs.
 
     batch: requests per DP rank in a step; drafts: MTP drafts per step, q_len = 1 + drafts; context: cached tokens per
-    request. Scalars, or arrays on open axes. redundant: replicas of experts; None fills every rank.
+    request. Scalars, or arrays on open axes. redundant: replicas of experts; None fills every rank. load: sampled takes
+    the fullest rank under uniform routing, even the mean.
     """
 
     batch: Real
@@ -124,6 +126,7 @@ class Deployment:
     drafts: Real = 0
     schedule: ScheduleName = "naive"
     redundant: int | None = None
+    load: LoadName = "sampled"
     corrections: dict[str, float] = field(default_factory=dict)
 
     @property

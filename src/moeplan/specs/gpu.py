@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from moeplan.errors import Fault, InputError, Unsupported
+from moeplan.errors import Fault, InputError, Unsupported, suggestion
 from moeplan.specs.loading import quantity
 
+PRECISIONS = ("bf16", "fp8", "fp4", "int8")
 AttentionOverlap = Literal["none", "two-stage", "three-stage"]
 
 
@@ -70,6 +71,11 @@ class Gpu:
         if self.scale_up is not None:
             positive |= {"scale_up.bandwidth": self.scale_up.bandwidth, "scale_up.domain": self.scale_up.domain}
         faults += [Fault(path, "is zero", "give the real figure") for path, value in positive.items() if not value > 0]
+        faults += [
+            Fault(f"compute.{key}", "unknown precision", suggestion(key, PRECISIONS) or f"of {', '.join(PRECISIONS)}")
+            for key in self.compute
+            if key not in PRECISIONS
+        ]
         if not self.compute:
             faults.append(Fault("compute", "is empty", "give at least bf16"))
         if faults:

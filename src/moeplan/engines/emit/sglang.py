@@ -7,11 +7,15 @@ import shlex
 from dataclasses import dataclass
 
 from moeplan.engines.rules.layout import Layout, check_layout
+from moeplan.errors import Fault, InputError
 from moeplan.memory import dispatch_tokens
 from moeplan.predict import Prediction
+from moeplan.units import gib
 
 VERSION = "0.5.23"
-_KV_DTYPE = {"bf16": "bf16", "fp8": "fp8_e4m3", "fp8_block": "fp8_e4m3"}
+_KV_DTYPE = {"bf16": "bf16", "fp8": "fp8_e4m3", "fp8_block": "fp8_e4m3", "nvfp4": "nvfp4"}
+_VARIABLES = ("$NODE_RANK", "$HEAD_ADDRESS:20000")  # the only values that the shell expands
+MOST_DISPATCH_TOKENS = 1024  # SGLang's DeepEP dispatcher asserts it
 CONTEXT_SLACK = 2  # the context of a step is a mean over requests; the longest request needs more
 
 
@@ -37,7 +41,7 @@ class LaunchCommand:
 def sglang_command(prediction: Prediction) -> LaunchCommand:
     """Translate a scalar prediction into the flags of SGLang 0.5.23.
 
-    Raises InputError where SGLang cannot express the layout.
+    Raises InputError where SGLang cannot express the deployment, or it does not fit in memory.
     """
     deployment, cluster, model = prediction.deployment, prediction.cluster, prediction.model
     gpus, batch, drafts = int(deployment.ep), int(deployment.batch), int(deployment.drafts)
@@ -45,6 +49,9 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
     redundant = int(prediction.slots.redundant) if prediction.slots is not None else 0
     if model.is_moe:
         check_layout(model, Layout(dp=gpus, moe_ep=gpus, moe_tp=1, redundant=redundant, nodes=nodes), "sglang")
+    faults = _faults(prediction)
+    if faults:
+        raise InputError("launch with sglang", faults)
     flags: list[tuple[str, str | None]] = [("--model-path", model.repository)]
     flags += _parallel_flags(gpus, nodes, moe=model.is_moe)
     if model.is_moe and gpus > 1:
@@ -65,7 +72,7 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
         ("--kv-cache-dtype", _KV_DTYPE[deployment.precision.kv.name]),
         ("--page-size", str(prediction.rule.page_size)),
         ("--context-length", str(longest)),
-        ("--max-running-requests", str(batch * gpus)),
+        ("--max-running-requests", str(batch * gpus if model.is_moe else batch)),  # a replica has its own
         ("--cuda-graph-max-bs-decode", str(batch)),
         ("--mem-fraction-static", f"{math.floor(float(prediction.memory.static_fraction) * 1000) / 1000:.3f}"),
     ]
@@ -76,10 +83,29 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
     return LaunchCommand(tuple(flags), tuple(environment), _notes(prediction, nodes, longest))
 
 
+def _faults(prediction: Prediction) -> list[Fault]:
+    deployment, gpus, kv = prediction.deployment, int(prediction.deployment.ep), prediction.deployment.precision.kv.name
+    faults = []
+    if kv not in _KV_DTYPE:
+        faults.append(Fault("kv", f"no {kv} cache in SGLang", f"use {', '.join(_KV_DTYPE)}"))
+    cap = int(dispatch_tokens(deployment, prediction.rule))
+    if prediction.model.is_moe and gpus > 1 and cap > MOST_DISPATCH_TOKENS:
+        problem = f"{cap} tokens per rank, low-latency dispatch takes at most {MOST_DISPATCH_TOKENS}"
+        faults.append(Fault("batch", problem, "lower the batch or the drafts"))
+    if deployment.schedule == "two-batch" and gpus == 1:
+        faults.append(Fault("schedule", "one GPU has no all-to-all to overlap", "use naive"))
+    if not bool(prediction.fits):
+        faults.append(Fault("memory", f"lacks {gib(-float(prediction.memory.free))} per GPU", "see `moeplan plan`"))
+    return faults
+
+
 def _parallel_flags(gpus: int, nodes: int, *, moe: bool) -> list[tuple[str, str | None]]:
-    """Attention-DP over all GPUs of the instance; since 0.5.23 --dp-size counts replicas, --attn-dp-size DP ranks."""
+    """Attention-DP over all GPUs of the instance; since 0.5.23 --dp-size counts replicas, --attn-dp-size DP ranks.
+
+    Replicas never span nodes: each node starts its own.
+    """
     if not moe:
-        return [("--dp-size", str(gpus))] if gpus > 1 else []
+        return [("--dp-size", str(math.ceil(gpus / nodes)))] if gpus > nodes else []
     flags: list[tuple[str, str | None]] = [("--tp-size", str(gpus))]
     if gpus > 1:
         flags += [
@@ -100,6 +126,7 @@ def _context_length(prediction: Prediction) -> int:
 
 def _notes(prediction: Prediction, nodes: int, longest: int) -> tuple[str, ...]:
     context = float(prediction.deployment.context)
+    nodes = nodes if prediction.model.is_moe else 1
     where = f"a decode instance on {nodes} nodes: run it on each, with its own NODE_RANK and the first's HEAD_ADDRESS"
     notes = [
         f"for SGLang {VERSION}; {where if nodes > 1 else 'one node'}",
@@ -109,10 +136,10 @@ def _notes(prediction: Prediction, nodes: int, longest: int) -> tuple[str, ...]:
     if core == "bf16" and kv != "bf16":
         notes.append("an FP8 cache read by a BF16 attention core: check that the attention backend converts on load")
     if not prediction.model.is_moe:
-        notes.append("a dense model on attention-DP alone: each GPU is a replica")
+        notes.append("a dense model on attention-DP alone: each GPU is a replica; start the command on each node")
     return tuple(notes)
 
 
 def _quoted(value: str) -> str:
     """Quote for a shell, but leave its variables to it."""
-    return f'"{value}"' if "$" in value else shlex.quote(value)
+    return f'"{value}"' if value in _VARIABLES else shlex.quote(value)

@@ -46,6 +46,9 @@ def violations(model: ModelSpec, layout: Layout, engine: EngineName) -> list[Fau
     if faults:
         return faults
     faults += _attention_faults(model, done)
+    if engine == "sglang" and world * done.pp % done.nodes:
+        fix = "use a number of GPUs that the nodes share evenly"
+        faults.append(Fault("nodes", f"{world * done.pp} GPUs do not divide over {done.nodes} nodes", fix))
     if model.experts is None:
         return faults
     if done.moe_tp * done.moe_ep != world:

@@ -1,0 +1,66 @@
+"""Speed per user against throughput per GPU: a line per GPU and NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from moeplan.charts.style import Spec, chart
+from moeplan.search.pareto import FrontPoint
+
+
+def pareto_chart(fronts: Mapping[str, Sequence[FrontPoint]], *, subtitle: str, min_tps: float | None = None) -> Spec:
+    """Each front is the best throughput at every speed; the rule marks the promised speed."""
+    values = [
+        {
+            "GPU": name,
+            "tok/s per user": point.tps_per_user,
+            "tok/s per GPU": point.tps_per_gpu,
+            "batch per GPU": point.batch,
+            "GPUs": point.count,
+            "MTP drafts": point.drafts,
+            "schedule": point.schedule,
+            "KV": point.kv,
+        }
+        for name, front in fronts.items()
+        for point in front
+    ]
+    tooltip = [{"field": key} for key in (values[0] if values else {"GPU": ""})]
+    line: Spec = {
+        "mark": {"type": "line", "point": {"size": 18}, "interpolate": "linear"},
+        "encoding": {
+            "x": {
+                "field": "tok/s per user",
+                "type": "quantitative",
+                "title": "speed per user, accepted tok/s",
+                "scale": {"type": "log"},
+                "axis": {"grid": True, "tickCount": 8},
+            },
+            "y": {
+                "field": "tok/s per GPU",
+                "type": "quantitative",
+                "title": "throughput, output tok/s per GPU",
+                "scale": {"type": "log"},
+                "axis": {"grid": True, "tickCount": 8},
+            },
+            "color": {"field": "GPU", "type": "nominal", "title": None},
+            "order": {"field": "tok/s per user"},
+            "tooltip": tooltip,
+        },
+        "data": {"values": values},
+    }
+    layers = [line]
+    if min_tps is not None:
+        layers.append(
+            {
+                "data": {"values": [{"x": min_tps, "label": f"promised {min_tps:g} tok/s"}]},
+                "encoding": {"x": {"field": "x", "type": "quantitative"}},
+                "layer": [
+                    {"mark": {"type": "rule", "strokeDash": [5, 4], "color": "#555"}},
+                    {
+                        "mark": {"type": "text", "align": "left", "dx": 5, "baseline": "top", "color": "#555"},
+                        "encoding": {"text": {"field": "label"}, "y": {"value": 4}},
+                    },
+                ],
+            }
+        )
+    return chart("Throughput against speed per user", subtitle, {"layer": layers})

@@ -1,0 +1,92 @@
+"""The distance to the limit: from the roofline of the whole step to the prediction, one loss at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from moeplan.ops.cost import Cost
+from moeplan.predict import Prediction, Predictor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """seconds that this loss adds to the step; the first rung is the limit itself."""
+
+    name: str
+    seconds: float
+    meaning: str
+
+
+def ladder(predictor: Predictor, step: Prediction) -> list[Rung]:
+    """Climb from one perfect kernel to the predicted step; the rungs add up to it. `step` holds scalars.
+
+    Each rung takes the one before and drops one idealisation, so the order of the rungs is a choice: what a rung costs
+    depends on those below it.
+    """
+    gpu = step.cluster.gpu
+    whole = predictor.evaluate(replace(step.deployment, schedule="naive", load="even"))
+    even = predictor.evaluate(replace(step.deployment, load="even"))
+    ideal_resources = [0.0, 0.0, 0.0]
+    for cost, copies in _costs(whole):
+        for index, resource in enumerate(("compute", "memory", "network")):
+            ideal_resources[index] += copies * _ideal(cost, resource)
+    climbed = [
+        ("one perfect kernel", max(ideal_resources), f"all FLOP, bytes and messages at {gpu.name}'s peaks, overlapped"),
+        ("operators apart", _sum_ideal(whole), "each operator waits for its own slowest resource"),
+        ("micro-batches", _sum_ideal(even), "a split batch reads weights twice and fills tiles less"),
+        ("fullest rank", _sum_ideal(step), "experts' rows are uneven over the ranks: all wait for the fullest"),
+        ("kernel efficiency", _sum_busy(step, floors=False), "kernels reach a part of the peaks"),
+        ("floors and launches", _sum_busy(step, floors=True), "no kernel is shorter than its floor; gaps between them"),
+        (
+            "exposed communication",
+            float(step.seconds) - float(step.drafting) - _overhead(step),
+            "what no compute hides",
+        ),
+        ("MTP drafts", float(step.seconds) - _overhead(step), "the passes of the draft module"),
+        ("step overhead", float(step.seconds), "sampling, scheduling"),
+    ]
+    rungs, reached = [], 0.0
+    for name, seconds, meaning in climbed:
+        rungs.append(Rung(name=name, seconds=seconds - reached, meaning=meaning))
+        reached = seconds
+    return rungs
+
+
+def _costs(step: Prediction) -> Iterator[tuple[Cost, float]]:
+    """Every operator of one step and how often it runs; drafts and the constant overhead apart."""
+    for group in step.groups:
+        copies = float(group.timeline.micro_batches * group.group.count)
+        for stage in group.layer.stages.values():
+            yield from ((cost, copies) for cost in stage.costs)
+    yield from ((cost, 1.0) for cost in step.outside if cost.name != "step_overhead")
+
+
+def _ideal(cost: Cost, resource: str) -> float:
+    """Seconds of one resource at its peak: the part times the efficiency it was divided by."""
+    for key, seconds in cost.parts.items():
+        if key == resource:
+            return float(seconds) * min(float(cost.efficiencies.get(key, 1.0)), 1.0)
+    return 0.0
+
+
+def _sum_ideal(step: Prediction) -> float:
+    """Compute operators one after another, each on its own roofline; communication hidden."""
+    return sum(
+        copies * max(_ideal(cost, "compute"), _ideal(cost, "memory"))
+        for cost, copies in _costs(step)
+        if cost.lane == "compute"
+    )
+
+
+def _sum_busy(step: Prediction, *, floors: bool) -> float:
+    """Compute operators one after another as predicted, with or without their floors and launch gaps."""
+    total = 0.0
+    for cost, copies in _costs(step):
+        if cost.lane == "compute":
+            total += copies * (float(cost.seconds) - (0.0 if floors else float(cost.parts.get("floor", 0.0))))
+    return total
+
+
+def _overhead(step: Prediction) -> float:
+    return sum(float(cost.seconds) for cost in step.outside if cost.name == "step_overhead")

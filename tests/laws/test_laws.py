@@ -128,7 +128,7 @@ def test_every_time_is_positive_and_finite(case: Case) -> None:
         assert all(sane(part) for part in cost.parts.values()), cost.name
         assert sane(cost.flops), cost.name
         assert sane(cost.bytes_), cost.name
-        assert all(0 < float(share) for share in cost.efficiencies.values()), cost.name
+        assert all(0 < float(share) <= 1 for share in cost.efficiencies.values()), cost.name
         assert max(float(part) for part in cost.parts.values()) <= float(cost.seconds) * (1 + 1e-12), cost.name
         assert cost.source
     assert sane(step.drafting)

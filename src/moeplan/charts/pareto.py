@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from moeplan.charts.style import Spec, chart
+from moeplan.charts.style import Spec, chart, log_scale
 from moeplan.search.pareto import FrontPoint
 
 
@@ -24,6 +24,7 @@ def pareto_chart(fronts: Mapping[str, Sequence[FrontPoint]], *, subtitle: str, m
         for name, front in fronts.items()
         for point in front
     ]
+    speeds = [point.tps_per_user for front in fronts.values() for point in front]
     tooltip = [{"field": key} for key in (values[0] if values else {"GPU": ""})]
     line: Spec = {
         "mark": {"type": "line", "point": {"size": 18}, "interpolate": "linear"},
@@ -32,14 +33,14 @@ def pareto_chart(fronts: Mapping[str, Sequence[FrontPoint]], *, subtitle: str, m
                 "field": "tok/s per user",
                 "type": "quantitative",
                 "title": "speed per user, accepted tok/s",
-                "scale": {"type": "log"},
+                "scale": log_scale([*speeds, *([min_tps] if min_tps else [])]),
                 "axis": {"grid": True, "tickCount": 8},
             },
             "y": {
                 "field": "tok/s per GPU",
                 "type": "quantitative",
                 "title": "throughput, output tok/s per GPU",
-                "scale": {"type": "log"},
+                "scale": log_scale([point.tps_per_gpu for front in fronts.values() for point in front]),
                 "axis": {"grid": True, "tickCount": 8},
             },
             "color": {"field": "GPU", "type": "nominal", "title": None},

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-import os
-import tempfile
 from importlib.resources import files
 from pathlib import Path
 
 from moeplan.charts.style import Spec
 from moeplan.errors import Fault, InputError
+from moeplan.files import write_whole
 
 _SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
 SUFFIXES = (".html", ".svg", ".png")
@@ -41,7 +40,7 @@ def write_chart(specs: list[Spec], path: Path) -> list[Path]:
     check_path(path)
     suffix = path.suffix.lower()
     if suffix == ".html":
-        _replace(path, page(specs).encode())
+        write_whole(path, page(specs).encode())
         return [path]
     import vl_convert
 
@@ -52,7 +51,7 @@ def write_chart(specs: list[Spec], path: Path) -> list[Path]:
             content = vl_convert.vegalite_to_svg(spec, vl_version="5.21").encode()
         else:
             content = vl_convert.vegalite_to_png(spec, vl_version="5.21", scale=2)
-        _replace(target, content)
+        write_whole(target, content)
         written.append(target)
     return written
 
@@ -78,15 +77,3 @@ def page(specs: list[Spec]) -> str:
 
 def _script(name: str) -> str:
     return (files("moeplan.charts") / "vendor" / name).read_text(encoding="utf-8").replace("</script", "<\\/script")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.resolve().parent, prefix=".moeplan-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

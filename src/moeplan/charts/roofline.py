@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-from moeplan.charts.style import Spec, chart
+from typing import Any, NamedTuple
+
+from moeplan.charts.style import Spec, chart, log_scale
 from moeplan.explain.operators import StepOperator
 from moeplan.specs.gpu import Gpu
+
+LABELLED = 5
+
+
+class Point(NamedTuple):
+    """An operator on the chart: FLOP per byte, TFLOP/s reached, milliseconds per step."""
+
+    operator: str
+    intensity: float
+    reached: float
+    milliseconds: float
+
+    def row(self) -> dict[str, str | float]:
+        """The point as data of the chart."""
+        return {
+            "operator": self.operator,
+            "FLOP per byte": self.intensity,
+            "TFLOP/s": self.reached,
+            "ms per step": self.milliseconds,
+        }
 
 
 def roofline_chart(operators: list[StepOperator], gpu: Gpu, *, subtitle: str) -> Spec:
     """Arithmetic intensity against reached FLOP/s, both logarithmic; a roof per precision; area: time in the step."""
     points = [
-        {
-            "operator": operator.name,
-            "FLOP per byte": operator.flops / operator.bytes_,
-            "TFLOP/s": operator.flops / operator.seconds / 1e12,
-            "ms per step": operator.seconds * 1e3,
-        }
+        Point(
+            operator.name,
+            operator.flops / operator.bytes_,
+            operator.flops / operator.seconds / 1e12,
+            operator.seconds * 1e3,
+        )
         for operator in operators
         if operator.flops > 0 and operator.bytes_ > 0
     ]
-    low = min([p["FLOP per byte"] for p in points if isinstance(p["FLOP per byte"], float)] + [1.0]) / 2
-    high = max([p["FLOP per byte"] for p in points if isinstance(p["FLOP per byte"], float)] + [1.0]) * 2
-    roofs = [
-        {"precision": precision, "FLOP per byte": x, "TFLOP/s": min(peak, x * gpu.memory.bandwidth) / 1e12}
-        for precision, peak in gpu.compute.items()
+    ridge = max(gpu.compute.values()) / gpu.memory.bandwidth
+    across = [point.intensity for point in points] + [ridge]
+    low, high = min(across) / 1.5, max(across) * 1.5
+    roofs: list[dict[str, Any]] = [
+        {"precision": precision, "FLOP per byte": at, "TFLOP/s": min(peak, at * gpu.memory.bandwidth) / 1e12}
+        for precision, peak in sorted(gpu.compute.items(), key=lambda item: item[1])
         if precision in ("bf16", "fp8", "fp4")
-        for x in (low, peak / gpu.memory.bandwidth, max(high, 2 * peak / gpu.memory.bandwidth))
+        for at in sorted({low, min(peak / gpu.memory.bandwidth, high), high})
     ]
+    longest = sorted(points, key=lambda point: -point.milliseconds)[:LABELLED]
     x: Spec = {
         "field": "FLOP per byte",
         "type": "quantitative",
-        "scale": {"type": "log"},
+        "scale": {"type": "log", "domain": [low, high], "nice": False},
         "title": "arithmetic intensity, FLOP per byte",
     }
-    y: Spec = {"field": "TFLOP/s", "type": "quantitative", "scale": {"type": "log"}, "title": "reached, TFLOP/s"}
+    y: Spec = {
+        "field": "TFLOP/s",
+        "type": "quantitative",
+        "scale": log_scale([point.reached for point in points] + [float(roof["TFLOP/s"]) for roof in roofs]),
+        "title": "reached, TFLOP/s",
+    }
     body: Spec = {
         "layer": [
             {
@@ -42,7 +71,7 @@ def roofline_chart(operators: list[StepOperator], gpu: Gpu, *, subtitle: str) ->
                 "encoding": {"x": x, "y": y, "color": {"field": "precision", "type": "nominal", "title": "roof"}},
             },
             {
-                "data": {"values": points},
+                "data": {"values": [point.row() for point in points]},
                 "mark": {"type": "circle", "color": "#D55E00", "opacity": 0.75},
                 "encoding": {
                     "x": x,
@@ -52,10 +81,10 @@ def roofline_chart(operators: list[StepOperator], gpu: Gpu, *, subtitle: str) ->
                 },
             },
             {
-                "data": {"values": points},
-                "mark": {"type": "text", "align": "left", "dx": 8, "fontSize": 11},
+                "data": {"values": [point.row() for point in longest]},
+                "mark": {"type": "text", "align": "right", "dx": -12, "dy": 10, "fontSize": 12},
                 "encoding": {"x": x, "y": y, "text": {"field": "operator"}},
             },
         ]
     }
-    return chart("Roofline", subtitle, body, height=440)
+    return chart("Roofline", f"{subtitle}; the {LABELLED} longest named", body, height=440)

@@ -18,6 +18,12 @@ RESOURCE_COLOURS = {
 POSITIVE, NEGATIVE = "#0072B2", "#D55E00"
 
 
+def log_scale(values: list[float]) -> Spec:
+    """A logarithmic scale a little wider than the values, not rounded out to whole decades."""
+    positive = [value for value in values if value > 0] or [1.0]
+    return {"type": "log", "domain": [min(positive) / 1.25, max(positive) * 1.25], "nice": False}
+
+
 def chart(title: str, subtitle: str, body: Spec, *, width: int = 640, height: int | Spec = 400) -> Spec:
     """Wrap marks and encodings: title, size, fonts."""
     return {
@@ -30,7 +36,7 @@ def chart(title: str, subtitle: str, body: Spec, *, width: int = 640, height: in
         "config": {
             "font": "Helvetica, Arial, sans-serif",
             "axis": {"labelFontSize": 12, "titleFontSize": 13, "labelLimit": 260},
-            "legend": {"labelFontSize": 12, "titleFontSize": 12},
+            "legend": {"labelFontSize": 12, "titleFontSize": 12, "labelLimit": 320},
             "range": {"category": COLOURS},
             "view": {"stroke": None},
         },

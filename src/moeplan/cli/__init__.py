@@ -22,6 +22,9 @@ from moeplan.errors import Infeasible, InputError, MoeplanError, suggestion
 _COMMANDS = {
     "plan": "Search all deployments of a model; print the best, why, and how to start it.",
     "predict": "Predict one decode step, operator by operator.",
+    "explain": "Show where a step's time goes, and how far it is from the limit.",
+    "sensitivity": "Show what one more percent of each thing would give.",
+    "compare": "Compare two deployments, or one and a measured profile, operator by operator.",
     "gpus": "List GPUs, or show one with its sources.",
     "nics": "List network cards, or show one with its sources.",
     "models": "List built-in models, or show one (also from a config.json).",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Acceptance
+from moeplan.specs.edits import Edit, edited
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.precision import FORMATS
 
@@ -51,6 +53,13 @@ def step_options(command: Command) -> Command:
                 show_default=True,
                 help="Share of accepted drafts: one number (geometric) or one per position.",
             ),
+            click.option(
+                "--set",
+                "edits",
+                multiple=True,
+                metavar="PATH=VALUE",
+                help="Edit a figure: gpu.memory.bandwidth=4.8TB/s, nic.latency=5µs, model.top_k=6.",
+            ),
             click.option("--nics-per-node", type=click.IntRange(1, 1000), help="NICs in a node; default: one per GPU."),
             click.option(
                 "--efficiency",
@@ -63,6 +72,27 @@ def step_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def save_option(command: Command) -> Command:
+    """Keep the question as a file."""
+    return click.option("--save", metavar="FILE.yaml", help="Save the question as YAML, to run again or compare.")(
+        command
+    )
+
+
+def chart_option(command: Command) -> Command:
+    """Draw the answer."""
+    text = "Draw the answer; .svg and .png need the extra moeplan[charts]."
+    return click.option("--chart", metavar="FILE.html|.svg|.png", help=text)(command)
+
+
+def check_chart(path: str | None) -> None:
+    """Refuse a chart file that cannot be written before anything is computed; raise InputError."""
+    if path is not None:
+        from moeplan.charts.render import check_path
+
+        check_path(Path(path))
 
 
 def count(text: str, name: str, *, least: float = 1, most: float = 1e9) -> float:
@@ -149,12 +179,12 @@ def formats(model: ModelSpec, given: Mapping[str, str | None]) -> None:
         raise InputError("options", faults)
 
 
-def cluster_of(catalog: Catalog, gpu: str, nic: str, nics_per_node: int | None) -> Cluster:
-    """A cluster of any size from the names of its GPU and NIC."""
-    device = catalog.gpu(gpu)
+def cluster_of(catalog: Catalog, gpu: str, nic: str, nics_per_node: int | None, edits: Sequence[Edit] = ()) -> Cluster:
+    """A cluster of any size from the names of its GPU and NIC, edited."""
+    device = edited(catalog.gpu(gpu), "gpu", edits)
     return Cluster(
         gpu=device,
-        nic=catalog.nic(nic),
+        nic=edited(catalog.nic(nic), "nic", edits),
         gpus_per_node=device.gpus_per_node,
         nics_per_node=nics_per_node if nics_per_node is not None else device.gpus_per_node,
     )

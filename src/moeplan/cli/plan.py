@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
 import click
 
 from moeplan.cli.options import (
-    MOST_DRAFTS,
-    acceptance,
-    cluster_of,
-    count,
+    chart_option,
+    check_chart,
     data_option,
-    formats,
-    instance_sizes,
     json_option,
-    names,
-    positive,
     print_json,
+    save_option,
     step_options,
-    whole_range,
 )
-from moeplan.errors import Fault, InputError, Unsupported, suggestion
+from moeplan.cli.plan_question import PlanQuestion, ReadPlan, check_question, read_plan
+from moeplan.cli.progress import SearchProgress
+from moeplan.cli.saved import kept, required, save, with_saved
+from moeplan.explain.answer import RANKINGS, Answer, Result
 from moeplan.explain.shortfall import Shortfall, shortfall
-from moeplan.memory import LARGEST_BATCH
-from moeplan.predict import Predictor
+from moeplan.predict import Prediction, Predictor
 from moeplan.search.best import Found, best
 from moeplan.search.space import Space
-from moeplan.specs.catalog import Catalog
-from moeplan.specs.deployment import SCHEDULES, Precision, ScheduleName
-from moeplan.specs.model import ModelSpec
 
 
 @click.command("plan")
 @click.argument("model")
-@click.option("--gpu", required=True, metavar="NAME[,NAME…]", help="GPUs to compare; see `moeplan gpus`.")
+@click.option("--gpu", metavar="NAME[,NAME…]", help="GPUs to compare; see `moeplan gpus`.")
 @click.option(
     "--nic", default="cx7", show_default=True, metavar="NAME[,NAME…]", help="Network cards; see `moeplan nics`."
 )
-@click.option(
-    "--gpus", required=True, metavar="N|A..B|A,B", help="GPUs of one instance (EP = DP); whole nodes are tried."
-)
+@click.option("--gpus", metavar="N|A..B|A,B", help="GPUs of one instance (EP = DP); whole nodes are tried.")
 @click.option("--context", metavar="TOKENS", help="Cached tokens per request in a step; 5k is 5,000, 5Ki is 5,120.")
 @click.option("--min-tps", metavar="TPS", help="Promised speed: accepted tokens per second per user.")
 @click.option("--mtp", default="0..1", show_default=True, metavar="N|A..B", help="Drafts per step to try.")
@@ -50,176 +46,153 @@ from moeplan.specs.model import ModelSpec
     "--schedule", default="naive,two-batch", show_default=True, metavar="NAME[,NAME…]", help="Schedules to try."
 )
 @click.option("--max-batch", default="512", show_default=True, metavar="N", help="Largest batch per GPU to try.")
+@click.option(
+    "--rank-by",
+    type=click.Choice(list(RANKINGS)),
+    default="tok/s",
+    show_default=True,
+    help="How GPUs are ranked: per GPU, per dollar, per watt.",
+)
+@click.option("--front", is_flag=True, help="Print the front of speed per user against throughput, too.")
 @click.option("--isl", hidden=True)
 @click.option("--osl", hidden=True)
 @click.option("--ttft", hidden=True)
 @click.option("--tpot", hidden=True)
 @step_options
+@save_option
+@chart_option
 @data_option
 @json_option
-def command(**options: object) -> int:
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> int:
     """Search all deployments of MODEL: EP/DP size, batch, MTP, precision, schedule; print the best and how to start it.
+
+    MODEL is a built-in name, a config.json, or a question saved with --save.
 
     Example: moeplan plan deepseek-v3 --gpu h800,h20 --nic cx7 --gpus 16..320 --context 5k --min-tps 20
     """
-    return run(**options)  # type: ignore[arg-type]  # click passes exactly these options
+    workload = {f"--{name}": options.pop(name) for name in ("isl", "osl", "ttft", "tpot")}
+    check_chart(options["chart"])
+    filled = with_saved(ctx, options, ("plan",))
+    check_question(filled["context"], filled["min_tps"], workload)
+    required(filled, "gpu", "gpus")
+    fields = {field.name for field in dataclasses.fields(PlanQuestion)}
+    question = PlanQuestion(**{name: value for name, value in filled.items() if name in fields})
+    plan = read_plan(question)
+    answer = Answer(results=tuple(_search(plan)), rank_by=question.rank_by)
+    if filled["save"]:
+        _save(Path(filled["save"]), question, answer)
+    if filled["chart"]:
+        _draw(answer, plan, Path(filled["chart"]))
+    _print(answer, plan, as_json=filled["as_json"], front=filled["front"])
+    if not answer.complete:
+        print("moeplan: interrupted: the answer covers only what was tried", file=sys.stderr)
+        return 130
+    return 0 if answer.winner is not None else 1
 
 
-def run(
-    *,
-    model: str,
-    gpu: str,
-    nic: str,
-    gpus: str,
-    context: str | None,
-    min_tps: str | None,
-    mtp: str,
-    kv: str,
-    attention: str,
-    schedule: str,
-    max_batch: str,
-    isl: str | None,
-    osl: str | None,
-    ttft: str | None,
-    tpot: str | None,
-    experts: str | None,
-    linear: str | None,
-    acceptance: str,
-    nics_per_node: int | None,
-    efficiency: str,
-    data: str | None,
-    as_json: bool,
-) -> int:
-    """Read the options, search every GPU and NIC, print; return the exit code."""
-    _check_question(context, min_tps, {"--isl": isl, "--osl": osl, "--ttft": ttft, "--tpot": tpot})
-    assert context is not None
-    assert min_tps is not None
-    catalog = Catalog.standard(data)
-    spec = catalog.model(model)
-    tokens, target = count(context, "--context"), positive(min_tps, "--min-tps")
-    drafts = _drafts(spec, mtp)
-    formats(spec, {"--experts": experts, "--linear": linear, "--attention": attention, "--kv": kv})
-    precisions = tuple(
-        Precision.of(spec, experts=experts, linear=linear, core=core, kv=cache)
-        for core in names(attention, "--attention")
-        for cache in names(kv, "--kv")
-    )
-    largest = int(count(max_batch, "--max-batch", most=LARGEST_BATCH))
-    results: list[tuple[str, str, Found | Shortfall]] = []
-    for gpu_name in names(gpu, "--gpu"):
-        for nic_name in names(nic, "--nic"):
-            cluster = cluster_of(catalog, gpu_name, nic_name, nics_per_node)
-            counts = instance_sizes(gpus, cluster)
-            space = Space(
-                counts=counts if spec.is_moe else counts[:1],
-                batches=tuple(range(1, largest + 1)),
-                drafts=drafts,
-                precisions=_supported(precisions, cluster.gpu.supports, cluster.gpu.name),
-                schedules=_schedules(schedule, spec, max(counts)),
-                context=tokens,
-                acceptance=_acceptance(acceptance, max(drafts)),
-            )
-            _check_size(space)
-            predictor = Predictor.of(spec, cluster, catalog, "article" if efficiency == "article" else "measured")
-            found = best(predictor, space, min_tps=target)
-            answer = found if isinstance(found, Found) else shortfall(predictor, space, found, min_tps=target)
-            results.append((cluster.gpu.name, cluster.nic.name, answer))
-    _print(results, spec, tokens, target, as_json=as_json)
-    return 0 if any(isinstance(item, Found) for _, _, item in results) else 1
-
-
-_acceptance = acceptance
-MOST_CONFIGURATIONS = 5_000_000  # seconds, and about a gigabyte of arrays
-
-
-def _print(
-    results: list[tuple[str, str, Found | Shortfall]], model: ModelSpec, context: float, target: float, *, as_json: bool
-) -> None:
-    if not as_json:
-        from moeplan.report.plan_report import print_plan
-        from moeplan.report.tables import console
-
-        question = f"{model.name}, decode at a context of {context:,.0f} tokens, at least {target:g} tok/s per user"
-        print_plan(console(), results, question=question)
-        return
-    from moeplan.report.document import document, plan_row, shortfall_content
-
-    found = [plan_row(item) for _, _, item in results if isinstance(item, Found)]
-    winner = max(range(len(found)), key=lambda i: float(found[i]["metrics"]["tok_s_per_gpu"])) if found else None
-    missed = [
-        {"gpu": gpu, "nic": nic, **shortfall_content(item)} for gpu, nic, item in results if isinstance(item, Shortfall)
-    ]
-    content = {
-        "question": {"model": model.name, "context": context, "min_tok_s_per_user": target},
-        "feasible": bool(found),
-        "best": found,
-        "winner": winner,
-        "infeasible": missed,
-    }
-    print_json(document("plan", content))
-
-
-def _check_question(context: str | None, min_tps: str | None, workload: dict[str, str | None]) -> None:
-    """One decode step is described by --context and --min-tps; a workload cannot be described beside it."""
-    given = [name for name, value in workload.items() if value is not None]
-    faults = []
-    if given:
-        contradiction = " and contradicts --context, which describes one decode step" if context is not None else ""
-        fix = "describe a decode step with --context and --min-tps; workloads are not answered by this version"
-        faults += [Fault(name, f"describes a workload{contradiction}", fix) for name in given]
-    if context is None:
-        faults.append(Fault("--context", "is missing", "give the cached tokens per request, such as 5k"))
-    if min_tps is None:
-        faults.append(Fault("--min-tps", "is missing", "give the promised tokens per second per user, such as 20"))
-    if faults:
-        raise InputError("options", faults)
-
-
-def _check_size(space: Space) -> None:
-    if space.size > MOST_CONFIGURATIONS:
-        fix = f"narrow --gpus, --max-batch or --mtp; at most {MOST_CONFIGURATIONS:,} are searched per GPU and NIC"
-        raise InputError("options", [Fault("--gpus", f"spans {space.size:,} configurations", fix)])
-
-
-def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:
-    """The drafts to try; a model without MTP module can only have none."""
-    drafts = whole_range(text, "--mtp", least=0, most=MOST_DRAFTS)
-    if model.mtp_layers:
-        return drafts
-    if 0 not in drafts:
-        raise InputError(
-            "options", [Fault("--mtp", f"{model.name} ships no multi-token-prediction module", "use --mtp 0")]
-        )
-    return (0,)
-
-
-def _supported(precisions: tuple[Precision, ...], supports: object, gpu: str) -> tuple[Precision, ...]:
-    """The precisions that this GPU can multiply in; raise Unsupported, naming every reason, when there is none."""
-    from moeplan.specs.deployment import check_precision
-
-    result: list[Precision] = []
-    faults: list[Fault] = []
-    for precision in precisions:
+def _search(plan: ReadPlan) -> list[Result]:
+    """Search every GPU and NIC; an interrupt keeps what was found and leaves the rest."""
+    results: list[Result] = []
+    for gpu, nic, predictor, space in plan.searches:
+        progress = SearchProgress(f"{gpu} with {nic}")
         try:
-            check_precision(precision, supports, gpu)
-        except Unsupported as error:
-            faults.extend(fault for fault in error.faults if fault not in faults)
-        else:
-            result.append(precision)
-    if not result:
-        raise Unsupported(gpu, faults)
-    return tuple(result)
+            result = _one(gpu, nic, predictor, space, plan.min_tps, progress)
+        except KeyboardInterrupt:
+            if not results:
+                raise
+            return [dataclasses.replace(item, complete=False) for item in results]
+        finally:
+            progress.close()
+        results.append(result)
+        if not result.complete:
+            break
+    return results
 
 
-def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[ScheduleName, ...]:
-    """The schedules named; overlap needs an all-to-all to hide, so a dense model or one GPU has only the naive one."""
-    wanted = names(text, "--schedule")
-    faults = [
-        Fault("--schedule", f"unknown {name!r}", suggestion(name, SCHEDULES) or f"one of {', '.join(SCHEDULES)}")
-        for name in wanted
-        if name not in SCHEDULES
-    ]
-    if faults:
-        raise InputError("options", faults)
-    chosen = tuple(name for name in SCHEDULES if name in wanted)
-    return chosen if model.is_moe and most_gpus > 1 else ("naive",)
+def _one(gpu: str, nic: str, predictor: Predictor, space: Space, min_tps: float, progress: SearchProgress) -> Result:
+    found = best(predictor, space, min_tps=min_tps, progress=progress)
+    missing: Shortfall | None = None
+    if not isinstance(found, Found) and found.complete:
+        missing = shortfall(predictor, space, found, min_tps=min_tps)
+    cluster = predictor.machine.cluster
+    return Result(
+        gpu=cluster.gpu.name,
+        nic=cluster.nic.name,
+        asked=(gpu, nic),
+        found=found if isinstance(found, Found) else None,
+        front=found.front,
+        tried=found.tried,
+        missing=missing,
+        complete=found.complete,
+    )
+
+
+def _save(path: Path, question: PlanQuestion, answer: Answer) -> None:
+    """The question, and beside it the winner as a question of its own and its figures for the reader."""
+    extra: dict[str, Any] = {}
+    winner = answer.winner
+    if winner is not None and winner.found is not None:
+        step = winner.found.prediction
+        extra["winner"] = kept(_as_step_question(question, winner, step))
+        extra["figures"] = {
+            "tok_s_per_gpu": round(float(step.tps_per_gpu), 2),
+            "tok_s_per_user": round(float(step.tps_per_user), 3),
+            "binds": winner.found.binding,
+        }
+    save(path, "plan", dataclasses.asdict(question), extra)
+
+
+def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) -> dict[str, Any]:
+    deployment = step.deployment
+    return {
+        "model": question.model,
+        "gpu": winner.asked[0],
+        "nic": winner.asked[1],
+        "ep": str(int(deployment.ep)),
+        "batch": str(int(deployment.batch)),
+        "context": str(int(deployment.context)),
+        "mtp": str(int(deployment.drafts)),
+        "schedule": deployment.schedule,
+        "kv": deployment.precision.kv.name,
+        "attention": deployment.precision.core.name,
+        "experts": question.experts,
+        "linear": question.linear,
+        "acceptance": question.acceptance,
+        "nics_per_node": question.nics_per_node,
+        "efficiency": question.efficiency,
+        "edits": question.edits,
+    }
+
+
+def _draw(answer: Answer, plan: ReadPlan, path: Path) -> None:
+    from moeplan.charts.breakdown import breakdown_chart
+    from moeplan.charts.pareto import pareto_chart
+    from moeplan.charts.render import write_chart
+    from moeplan.explain.operators import step_operators
+    from moeplan.report.headline import headline
+
+    fronts = {f"{result.gpu}, {result.nic}": result.front for result in answer.results}
+    subtitle = (
+        f"{plan.model.name}, decode at a context of {plan.context:,.0f} tokens; every point the best of its speed"
+    )
+    specs = [pareto_chart(fronts, subtitle=subtitle, min_tps=plan.min_tps)]
+    winner = answer.winner
+    if winner is not None and winner.found is not None:
+        step = winner.found.prediction
+        specs.append(breakdown_chart(step_operators(step), subtitle=headline(step)))
+    write_chart(specs, path)
+
+
+def _print(answer: Answer, plan: ReadPlan, *, as_json: bool, front: bool) -> None:
+    if as_json:
+        from moeplan.report.document import document
+        from moeplan.report.plan_document import plan_content
+
+        print_json(document("plan", plan_content(answer, plan.model.name, plan.context, plan.min_tps)))
+        return
+    from moeplan.report.plan_report import print_plan
+    from moeplan.report.tables import console
+
+    what = f"{plan.model.name}, decode at a context of {plan.context:,.0f} tokens"
+    print_plan(console(), answer, question=f"{what}, at least {plan.min_tps:g} tok/s per user", front=front)

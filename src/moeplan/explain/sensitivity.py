@@ -15,7 +15,7 @@ from moeplan.specs.deployment import Acceptance, Deployment
 from moeplan.specs.gpu import Gpu, Memory
 
 STEP = 0.01  # one percent
-_RANGE, _POINTS = 0.25, 4001  # batches around the winner's, as real numbers: whole ones would hide a percent
+_RANGE, _POINTS = 0.25, 2001  # batches around the winner's, as real numbers: whole ones would hide a percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +46,25 @@ def sensitivity(predictor: Predictor, chosen: Deployment, *, min_tps: float) -> 
 
 
 def _best_throughput(predictor: Predictor, chosen: Deployment, min_tps: float) -> float:
+    """Look at real batches around the chosen one, then again, finer, around the best of them."""
     batch = float(chosen.batch)
-    batches = np.linspace(max(batch * (1 - _RANGE), 0.5), batch * (1 + _RANGE) + 1, _POINTS)
-    step = predictor.evaluate(replace(chosen, batch=batches))
+    low, high = max(batch * (1 - _RANGE), 0.5), batch * (1 + _RANGE) + 1
+    best = 0.0
+    for _ in range(2):
+        batches = np.linspace(low, high, _POINTS)
+        best, at = _best_of(predictor, replace(chosen, batch=batches), min_tps)
+        low, high = float(batches[max(at - 1, 0)]), float(batches[min(at + 1, _POINTS - 1)])
+    return best
+
+
+def _best_of(predictor: Predictor, chosen: Deployment, min_tps: float) -> tuple[float, int]:
+    step = predictor.evaluate(chosen)
     allowed = np.logical_and(step.fits, np.greater_equal(step.tps_per_user, min_tps))
     throughput = np.asarray(step.tps_per_gpu)
     if not np.any(allowed):
-        return float(throughput[0])
-    # Between the last batch that is allowed and the first that is not, the promise is met exactly: interpolate.
-    return float(np.max(np.where(allowed, throughput, -np.inf)))
+        return float(throughput[0]), 0
+    at = int(np.argmax(np.where(allowed, throughput, -np.inf)))
+    return float(throughput[at]), at
 
 
 def _knobs() -> list[tuple[str, str, Callable[[Change], Change | None]]]:

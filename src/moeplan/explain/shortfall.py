@@ -36,7 +36,7 @@ class Shortfall:
 def shortfall(predictor: Predictor, space: Space, missed: Missed, *, min_tps: float) -> Shortfall:
     """Diagnose a search that found nothing."""
     if missed.fastest is None:
-        return _memory(predictor, space, missed)
+        return _memory(predictor, space, missed, min_tps)
     reached = float(missed.fastest.tps_per_user)
     remedies = [Remedy(change=f"--min-tps {_floor(reached)}", size=1 - _floor(reached) / min_tps)]
     context = _longest_context(predictor, space, min_tps)
@@ -65,14 +65,14 @@ def shortage(step: Prediction) -> str:
     return f"{lack}; weights and buffers alone take {gib(fixed)}: {more}choose smaller formats or a larger GPU"
 
 
-def _memory(predictor: Predictor, space: Space, missed: Missed) -> Shortfall:
+def _memory(predictor: Predictor, space: Space, missed: Missed, min_tps: float) -> Shortfall:
     assert missed.leanest is not None, "a space is never empty"
     memory = missed.leanest.memory
     remedies = []
-    gpus = _more_gpus(predictor, space, 0.0)
+    gpus = _more_gpus(predictor, space, min_tps)  # what fits must be fast enough too
     if gpus:
         remedies.append(Remedy(change=f"--gpus {gpus}", size=gpus / max(space.counts) - 1))
-    context = _longest_context(predictor, space, 0.0)
+    context = _longest_context(predictor, space, min_tps)
     if context:
         remedies.append(Remedy(change=f"--context {context}", size=1 - context / space.context))
     return Shortfall(

@@ -46,7 +46,7 @@ def wire_share(direction: Direction, ep: Real, nic: Nic, general: GeneralFigures
     if nic.slug != TABLE_NIC:
         share: Real = nic.effective_rate / nic.line_rate
         return WireShare(nic=share, scale_up=scale_up, origin=Origin.ASSUMED, source=f"effective rate of {nic.name}")
-    sizes, shares, title = _rdma_shares(catalog, direction, nic.line_rate, nic.latency)
+    sizes, shares, title = _rdma_shares(catalog, direction)
     share = np.interp(np.log2(ep), np.log2(sizes), shares)
     outside = bool(np.any(np.greater(ep, sizes[-1])) or np.any(np.less(ep, sizes[0])))
     origin = Origin.EXTRAPOLATED if outside else Origin.INTERPOLATED
@@ -54,7 +54,9 @@ def wire_share(direction: Direction, ep: Real, nic: Nic, general: GeneralFigures
 
 
 @lru_cache(maxsize=16)
-def _rdma_shares(catalog: Catalog, direction: Direction, line_rate: float, latency: float) -> tuple[Array, Array, str]:
+def _rdma_shares(catalog: Catalog, direction: Direction) -> tuple[Array, Array, str]:
+    """EP sizes, the share of the line that the measured card reached at each, and the table's title."""
+    measured_on = catalog.nic(TABLE_NIC)
     path = catalog.kernel_table(TABLE_GPU, f"low_latency_{direction}_rdma")
     assert path is not None, "the packaged data holds DeepEP's table"
     table = read_table(path, ("ep", "tokens", "hidden", "top_k", "seconds"))
@@ -63,8 +65,8 @@ def _rdma_shares(catalog: Catalog, direction: Direction, line_rate: float, laten
     payload = [
         row["tokens"] * row["top_k"] * message_bytes(direction, int(row["hidden"]), dispatch="fp8") for row in rows
     ]
-    seconds = np.array([row["seconds"] for row in rows]) - latency
+    seconds = np.array([row["seconds"] for row in rows]) - measured_on.latency
     if seconds.min() <= 0:
-        fault = Fault("latency", f"is {latency * 1e6:g} µs, longer than a call in {path.name}", "give a shorter one")
-        raise InputError("network card", [fault])
-    return sizes, np.array(payload) / seconds / line_rate, table.sidecar.title
+        fault = Fault("latency", f"is {measured_on.latency * 1e6:g} µs, longer than a call in {path.name}", "give a shorter one")
+        raise InputError(measured_on.name, [fault])
+    return sizes, np.array(payload) / seconds / measured_on.line_rate, table.sidecar.title

@@ -16,6 +16,7 @@ from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.shape_family import MLA_SHAPE, Family, ShapeFamily, shape_family
 from moeplan.kinds import Real
 from moeplan.specs.catalog import Catalog
+from moeplan.specs.edits import EDITED
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.loading import build, read_mapping
 from moeplan.specs.precision import Format
@@ -115,6 +116,8 @@ class KernelLibrary:
             answer = replace(answer, floor=self.general.gemm_floor if far else 0.0)
         if not same_kernel:
             answer = answer.at_best(Origin.ASSUMED, "another precision's kernel")
+        if self.best_origin is Origin.EXTRAPOLATED and self.table_of == self.gpu.slug:
+            answer = answer.at_best(Origin.EXTRAPOLATED, "on an edited chip")
         if self.table_of != self.gpu.slug:
             answer = answer.at_best(self.best_origin, f"standing in for {self.gpu.name}")
         return answer
@@ -122,7 +125,7 @@ class KernelLibrary:
 
 def _tables_for(gpu: Gpu, catalog: Catalog) -> tuple[str, Origin]:
     if gpu.slug and catalog.kernel_table(gpu.slug, "gemm_fp8"):
-        return gpu.slug, Origin.MEASURED
+        return gpu.slug, Origin.EXTRAPOLATED if EDITED in gpu.assumed.values() else Origin.MEASURED
     chosen = build(StandIn, read_mapping(catalog.data_file("kernels", "stand_in.yaml")), "stand_in.yaml")
     if gpu.slug in chosen.die:
         return chosen.die[gpu.slug], Origin.EXTRAPOLATED

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from moeplan.explain.answer import Answer, Result, per_watt
 from moeplan.explain.shares import resource_shares
 from moeplan.explain.shortfall import Shortfall
 from moeplan.predict import Prediction
 from moeplan.report.document import launch, price_per_million
-from moeplan.report.step_report import headline, print_prediction
+from moeplan.report.headline import headline
+from moeplan.report.step_report import print_prediction
 from moeplan.report.tables import table
 from moeplan.search.best import Found
 from moeplan.units import gib
 
 
-def print_plan(out: Console, results: Sequence[tuple[str, str, Found | Shortfall]], *, question: str) -> None:
-    """The best per GPU and NIC, then the overall winner's breakdown and command."""
+def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> None:
+    """The best per GPU and NIC, what is missing, then the overall winner's breakdown and command."""
     out.print(question)
-    found = [(gpu, nic, item) for gpu, nic, item in results if isinstance(item, Found)]
-    if found:
+    ranked = answer.ranked
+    if ranked:
         out.print()
-        out.print(table(_PLAN_HEADERS, [_plan_row(gpu, nic, item) for gpu, nic, item in found]))
-    for gpu, nic, item in results:
-        if isinstance(item, Shortfall):
+        out.print(table(_PLAN_HEADERS, [_plan_row(result) for result in ranked]))
+    for result in answer.results:
+        if result.missing is not None:
             out.print()
-            print_shortfall(out, gpu, nic, item)
-    if found:
-        _, _, winner = max(found, key=lambda row: float(row[2].prediction.tps_per_gpu))
-        tried = sum(item.tried for _, _, item in found)
-        out.print()
-        out.print(f"Winner of {tried:,} configurations: {headline(winner.prediction)}; {why(winner)}.")
-        out.print()
-        print_prediction(out, winner.prediction, heading=False)
-        print_launch(out, winner.prediction)
+            print_shortfall(out, result.gpu, result.nic, result.missing)
+    if front:
+        for result in answer.results:
+            out.print()
+            out.print(_front_table(result))
+    winner = answer.winner
+    if winner is None or winner.found is None:
+        return
+    tried = sum(result.tried for result in answer.results)
+    how = "" if answer.rank_by == "tok/s" else f", ranked by {answer.rank_by}"
+    partial = "" if answer.complete else " (interrupted: a part of the space)"
+    out.print()
+    out.print(
+        f"Winner of {tried:,} configurations{partial}{how}: {headline(winner.found.prediction)}; {why(winner.found)}."
+    )
+    out.print()
+    print_prediction(out, winner.found.prediction, heading=False)
+    print_launch(out, winner.found.prediction)
 
 
 _PLAN_HEADERS = (
@@ -49,18 +58,20 @@ _PLAN_HEADERS = (
     "tok/s/GPU",
     "tok/s/user",
     "TPOT",
-    "USD/M tokens",
+    "USD/Mtok",
+    "tok/s/W",
     "memory free",
     "binds",
 )
 
 
-def _plan_row(gpu: str, nic: str, found: Found) -> list[str]:
-    step = found.prediction
-    price = price_per_million(step)
+def _plan_row(result: Result) -> list[str]:
+    assert result.found is not None
+    step = result.found.prediction
+    price, watt = price_per_million(step), per_watt(step)
     return [
-        gpu,
-        nic,
+        result.gpu,
+        result.nic,
         f"{int(step.deployment.ep)}",
         f"{int(step.deployment.batch)}",
         f"{int(step.deployment.drafts)}",
@@ -70,9 +81,32 @@ def _plan_row(gpu: str, nic: str, found: Found) -> list[str]:
         f"{float(step.tps_per_user):.1f}",
         f"{float(step.tpot) * 1e3:.1f} ms",
         f"{price:.3f}" if price is not None else "-",
+        f"{watt:.2f}" if watt is not None else "-",
         gib(float(step.memory.free)),
-        found.binding,
+        result.found.binding,
     ]
+
+
+MOST_FRONT_ROWS = 20
+
+
+def _front_table(result: Result) -> RenderableType:
+    """The front, thinned to MOST_FRONT_ROWS; --json and --chart have all of it."""
+    step = max(1, -(-len(result.front) // MOST_FRONT_ROWS))
+    rows = [
+        [
+            f"{point.tps_per_user:.1f}",
+            f"{point.tps_per_gpu:,.0f}",
+            str(point.count),
+            str(point.batch),
+            str(point.drafts),
+            point.kv,
+            point.schedule,
+        ]
+        for point in result.front[::step]
+    ]
+    headers = ("tok/s/user", "tok/s/GPU", "GPUs", "batch/GPU", "MTP", "KV", "schedule")
+    return table(headers, rows, title=f"Front of {result.gpu} with {result.nic}: {len(result.front)} deployments")
 
 
 def why(found: Found) -> str:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
+from moeplan.report.headline import headline
 from moeplan.report.tables import table
 from moeplan.units import gib, si
-
-
-def headline(step: Prediction) -> str:
-    """One line that says what runs where."""
-    deployment = step.deployment
-    return (
-        f"{step.model.name} on {int(deployment.ep)} × {step.cluster.gpu.name} with {step.cluster.nic.name}, "
-        f"EP{int(deployment.ep)} = DP{int(deployment.ep)}, batch {int(deployment.batch)} per GPU, "
-        f"{int(deployment.drafts)} MTP draft{'s' if deployment.drafts != 1 else ''}, {deployment.schedule}, "
-        f"context {float(deployment.context):,.0f} tokens"
-    )
 
 
 def print_prediction(out: Console, step: Prediction, *, explain: bool = False, heading: bool = True) -> None:
@@ -47,7 +36,7 @@ def print_prediction(out: Console, step: Prediction, *, explain: bool = False, h
         print_formulas(out, step)
 
 
-def _group_table(step: Prediction, group: GroupTime) -> Table:
+def _group_table(step: Prediction, group: GroupTime) -> RenderableType:
     copies = group.timeline.micro_batches
     window = f", window {group.group.window}" if group.group.window else ""
     title = (
@@ -85,7 +74,7 @@ def _percent(cost: Cost) -> str:
     return "-" if cost.bound_by == "floor" else f"{float(cost.efficiency):.1%}"
 
 
-def _outside_table(step: Prediction) -> Table:
+def _outside_table(step: Prediction) -> RenderableType:
     rows = [
         [
             cost.name,
@@ -112,7 +101,7 @@ def _outside_table(step: Prediction) -> Table:
     return table(("operator", "µs/step", "share", "bound by", "efficiency", "from"), rows, title="Outside the layers")
 
 
-def _memory_table(step: Prediction) -> Table:
+def _memory_table(step: Prediction) -> RenderableType:
     memory = step.memory
     uses: list[tuple[str, Real]] = [
         ("weights but routed experts", memory.replicated_weights),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 LEFT = {
+    "rung",
+    "meaning",
+    "knob",
     "pipeline",
     "tool",
     "setup",
@@ -37,21 +40,12 @@ def console() -> Console:
     return result
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
-    """Lay out rows of text under headers."""
-    result = Table(
-        box=None,
-        title=Text(title, style="bold") if title else None,
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> RenderableType:
+    """Lay out rows of text under headers, the title on a line of its own."""
+    layout = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for header in headers:
-        left = header in LEFT
-        result.add_column(
-            header, justify="left" if left else "right", no_wrap=header not in ("from", "source"), style=None
-        )
+        wraps = header in ("from", "source", "meaning")
+        layout.add_column(header, justify="left" if header in LEFT else "right", no_wrap=not wraps)
     for row in rows:
-        result.add_row(*(Text(cell) for cell in row))
-    return result
+        layout.add_row(*(Text(cell) for cell in row))
+    return Group(Text(title, style="bold"), layout) if title else layout

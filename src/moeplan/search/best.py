@@ -76,7 +76,7 @@ def best(predictor: Predictor, space: Space, *, min_tps: float, progress: Progre
             if progress is not None:
                 progress(tally.tried, space.size)
     except KeyboardInterrupt:
-        if tally.leanest is None:
+        if not (tally.winner or tally.fastest or tally.leanest):
             raise
         tally.complete = False
     front = tuple(sorted(tally.front, key=lambda point: point.tps_per_user))

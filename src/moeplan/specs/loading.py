@@ -106,7 +106,7 @@ def _build(cls: type, content: Any, path: str, faults: list[Fault]) -> Any:
     for name, field in fields.items():
         here = _join(path, name)
         if name in content:
-            values[name] = _convert(hints[name], content[name], here, field.metadata.get("dimension"), faults)
+            values[name] = convert(hints[name], content[name], here, field.metadata.get("dimension"), faults)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             unit = field.metadata.get("dimension")
             example = f"write for example «{name}: {units._EXAMPLES[unit]}»" if unit else f"add «{name}: …»"
@@ -120,12 +120,13 @@ def _build(cls: type, content: Any, path: str, faults: list[Fault]) -> Any:
         return None
 
 
-def _convert(hint: Any, value: Any, path: str, dimension: str | None, faults: list[Fault]) -> Any:
+def convert(hint: Any, value: Any, path: str, dimension: str | None, faults: list[Fault]) -> Any:
+    """Turn one written value into what the type hint wants; append to `faults` what is wrong with it."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        return _convert(next(a for a in args if a is not type(None)), value, path, dimension, faults)
+        return convert(next(a for a in args if a is not type(None)), value, path, dimension, faults)
     if dimension is not None and hint is float:
         return _quantity(value, dimension, path, faults)
     if dataclasses.is_dataclass(hint):
@@ -141,7 +142,7 @@ def _convert(hint: Any, value: Any, path: str, dimension: str | None, faults: li
         if not isinstance(value, list | tuple):
             faults.append(Fault(path, f"holds {value!r}, wanted a list"))
             return ()
-        return tuple(_convert(args[0], item, f"{path}[{i}]", dimension, faults) for i, item in enumerate(value))
+        return tuple(convert(args[0], item, f"{path}[{i}]", dimension, faults) for i, item in enumerate(value))
     return _scalar(hint, value, path, faults)
 
 
@@ -149,7 +150,7 @@ def _dictionary(hint: Any, value: Any, path: str, dimension: str | None, faults:
     if not isinstance(value, Mapping):
         faults.append(Fault(path, f"holds {value!r}, wanted a mapping"))
         return {}
-    return {str(key): _convert(hint, item, _join(path, str(key)), dimension, faults) for key, item in value.items()}
+    return {str(key): convert(hint, item, _join(path, str(key)), dimension, faults) for key, item in value.items()}
 
 
 def _quantity(value: Any, dimension: str, path: str, faults: list[Fault]) -> float:

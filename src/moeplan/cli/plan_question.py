@@ -1,0 +1,175 @@
+"""A plan asked about: its options, and the spaces to search that they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from moeplan.cli.options import (
+    MOST_DRAFTS,
+    acceptance,
+    cluster_of,
+    count,
+    formats,
+    instance_sizes,
+    names,
+    positive,
+    whole_range,
+)
+from moeplan.errors import Fault, InputError, Unsupported, suggestion
+from moeplan.memory import LARGEST_BATCH
+from moeplan.predict import Predictor
+from moeplan.search.space import Space
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.deployment import SCHEDULES, Precision, ScheduleName, check_precision
+from moeplan.specs.edits import edited, parse_edits
+from moeplan.specs.gpu import Gpu
+from moeplan.specs.model import ModelSpec
+
+MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """The options of a plan as typed, or as read from a saved question."""
+
+    model: str
+    gpu: str
+    nic: str
+    gpus: str
+    context: str
+    min_tps: str
+    mtp: str
+    kv: str
+    attention: str
+    schedule: str
+    max_batch: str
+    rank_by: str
+    experts: str | None
+    linear: str | None
+    acceptance: str
+    nics_per_node: str | int | None
+    efficiency: str
+    edits: tuple[str, ...]
+    data: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """The question read: the model, the numbers, and one search per GPU and NIC."""
+
+    model: ModelSpec
+    context: float
+    min_tps: float
+    searches: tuple[tuple[str, str, Predictor, Space], ...]  # names of GPU and NIC as asked
+
+
+def check_question(context: str | None, min_tps: str | None, workload: dict[str, str | None]) -> None:
+    """One decode step is described by --context and --min-tps; a workload cannot be described beside it."""
+    given = [name for name, value in workload.items() if value is not None]
+    faults = []
+    if given:
+        contradiction = " and contradicts --context, which describes one decode step" if context is not None else ""
+        fix = "describe a decode step with --context and --min-tps; workloads are not answered by this version"
+        faults += [Fault(name, f"describes a workload{contradiction}", fix) for name in given]
+    if context is None:
+        faults.append(Fault("--context", "is missing", "give the cached tokens per request, such as 5k"))
+    if min_tps is None:
+        faults.append(Fault("--min-tps", "is missing", "give the promised tokens per second per user, such as 20"))
+    if faults:
+        raise InputError("options", faults)
+
+
+def read_plan(question: PlanQuestion) -> ReadPlan:
+    """Read every option before anything is searched; raise InputError naming what is wrong."""
+    catalog = Catalog.standard(question.data)
+    edits = parse_edits(question.edits)
+    model = edited(catalog.model(question.model), "model", edits)
+    context, min_tps = count(question.context, "--context"), positive(question.min_tps, "--min-tps")
+    if model.max_position is not None and context > model.max_position:
+        fix = f"{model.name} reads at most {model.max_position:,} tokens"
+        raise InputError("options", [Fault("--context", f"is {question.context}", fix)])
+    searches = []
+    for gpu in names(question.gpu, "--gpu"):
+        for nic in names(question.nic, "--nic"):
+            nodes = question.nics_per_node
+            per_node = int(count(str(nodes), "--nics-per-node")) if nodes is not None else None
+            cluster = cluster_of(catalog, gpu, nic, per_node, edits)
+            efficiency = "article" if question.efficiency == "article" else "measured"
+            predictor = Predictor.of(model, cluster, catalog, "article" if efficiency == "article" else "measured")
+            searches.append((gpu, nic, predictor, _space(question, predictor, context)))
+    return ReadPlan(model=model, context=context, min_tps=min_tps, searches=tuple(searches))
+
+
+def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Space:
+    model, cluster = predictor.model, predictor.machine.cluster
+    counts = instance_sizes(question.gpus, cluster)
+    drafts = _drafts(model, question.mtp)
+    largest = int(count(question.max_batch, "--max-batch", most=LARGEST_BATCH))
+    space = Space(
+        counts=counts if model.is_moe else counts[:1],
+        batches=tuple(range(1, largest + 1)),
+        drafts=drafts,
+        precisions=tuple(_precisions(question, model, cluster.gpu)),
+        schedules=_schedules(question.schedule, model, max(counts)),
+        context=context,
+        acceptance=acceptance(question.acceptance, max(drafts)),
+    )
+    if space.size > MOST_CONFIGURATIONS:
+        fix = f"narrow --gpus, --max-batch or --mtp; at most {MOST_CONFIGURATIONS:,} are searched per GPU and NIC"
+        raise InputError("options", [Fault("--gpus", f"spans {space.size:,} configurations", fix)])
+    if not space.size:
+        raise InputError(
+            "options", [Fault("--schedule", "leaves nothing to try", "two-batch needs --max-batch of 2 or more")]
+        )
+    return space
+
+
+def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:
+    """The drafts to try; a model without MTP module can only have none."""
+    drafts = whole_range(text, "--mtp", least=0, most=MOST_DRAFTS)
+    if model.mtp_layers:
+        return drafts
+    if 0 not in drafts:
+        fault = Fault("--mtp", f"{model.name} ships no multi-token-prediction module", "use --mtp 0")
+        raise InputError("options", [fault])
+    return (0,)
+
+
+def _precisions(question: PlanQuestion, model: ModelSpec, gpu: Gpu) -> Iterator[Precision]:
+    """The formats named that this GPU can multiply in; raise Unsupported, naming every reason, when there is none."""
+    given = {
+        "--experts": question.experts,
+        "--linear": question.linear,
+        "--attention": question.attention,
+        "--kv": question.kv,
+    }
+    formats(model, given)
+    faults: list[Fault] = []
+    found = False
+    for core in names(question.attention, "--attention"):
+        for cache in names(question.kv, "--kv"):
+            precision = Precision.of(model, experts=question.experts, linear=question.linear, core=core, kv=cache)
+            try:
+                check_precision(precision, gpu.supports, gpu.name)
+            except Unsupported as error:
+                faults.extend(fault for fault in error.faults if fault not in faults)
+            else:
+                found = True
+                yield precision
+    if not found:
+        raise Unsupported(gpu.name, faults)
+
+
+def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[ScheduleName, ...]:
+    """The schedules named; overlap needs an all-to-all to hide, so a dense model or one GPU has only the naive one."""
+    wanted = names(text, "--schedule")
+    faults = [
+        Fault("--schedule", f"unknown {name!r}", suggestion(name, SCHEDULES) or f"one of {', '.join(SCHEDULES)}")
+        for name in wanted
+        if name not in SCHEDULES
+    ]
+    if faults:
+        raise InputError("options", faults)
+    chosen = tuple(name for name in SCHEDULES if name in wanted)
+    return chosen if model.is_moe and most_gpus > 1 else ("naive",)

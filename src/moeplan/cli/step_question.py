@@ -1,0 +1,164 @@
+"""One deployment asked about: the options that describe it, and the step that they mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import click
+
+from moeplan.cli.options import (
+    MOST_DRAFTS,
+    acceptance,
+    cluster_of,
+    corrections,
+    count,
+    data_option,
+    formats,
+    step_options,
+)
+from moeplan.cli.saved import required, with_saved
+from moeplan.errors import Fault, InputError, suggestion
+from moeplan.predict import Prediction, Predictor
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.deployment import Deployment, Precision, ScheduleName
+from moeplan.specs.edits import edited, parse_edits
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepQuestion:
+    """The options of a deployment as typed, or as read from a saved question."""
+
+    model: str
+    gpu: str
+    nic: str
+    ep: str
+    batch: str
+    context: str
+    mtp: str
+    schedule: str
+    kv: str
+    attention: str
+    redundant: str | None
+    correct: tuple[str, ...]
+    experts: str | None
+    linear: str | None
+    acceptance: str
+    nics_per_node: str | int | None
+    efficiency: str
+    edits: tuple[str, ...]
+    data: str | None = None
+
+
+def question_options(command: Command) -> Command:
+    """The options of a StepQuestion."""
+    for option in reversed(
+        [
+            click.option("--gpu", help="GPU by name; see `moeplan gpus`."),
+            click.option("--nic", default="cx7", show_default=True, help="Network card by name; see `moeplan nics`."),
+            click.option("--ep", metavar="N", help="GPUs of the instance: EP size, and DP size of attention."),
+            click.option("--batch", metavar="N", help="Requests per GPU (per DP rank) in a step."),
+            click.option("--context", metavar="TOKENS", help="Cached tokens per request; 5k is 5,000, 5Ki is 5,120."),
+            click.option(
+                "--mtp", default="0", show_default=True, metavar="N", help="Drafts per step; q_len = 1 + drafts."
+            ),
+            click.option(
+                "--schedule",
+                type=click.Choice(["auto", "naive", "two-batch"]),
+                default="auto",
+                show_default=True,
+                help="Overlap; auto takes the faster one.",
+            ),
+            click.option("--kv", default="bf16", show_default=True, metavar="FORMAT", help="Format of the KV cache."),
+            click.option(
+                "--attention", default="bf16", show_default=True, metavar="FORMAT", help="Format of the attention core."
+            ),
+            click.option("--redundant", metavar="N", help="Redundant expert slots; default: what fills every rank."),
+            click.option(
+                "--correct", multiple=True, metavar="OPERATOR=FACTOR", help="Multiply an operator's time by hand."
+            ),
+            step_options,
+            data_option,
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def asked(ctx: click.Context, options: dict[str, Any]) -> tuple[StepQuestion, dict[str, Any]]:
+    """Split a command's options into the question (a saved one filled in) and the rest.
+
+    Raises InputError for what is missing and for a bad file.
+    """
+    filled = with_saved(ctx, options, ("predict", "winner"))
+    required(filled, "gpu", "ep", "batch", "context")
+    names = {field.name for field in dataclasses.fields(StepQuestion)}
+    question = StepQuestion(**{name: value for name, value in filled.items() if name in names})
+    return question, {name: value for name, value in filled.items() if name not in names}
+
+
+def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
+    """Predict the step; raise InputError naming what is wrong with the question."""
+    catalog = Catalog.standard(question.data)
+    edits = parse_edits(question.edits)
+    spec = edited(catalog.model(question.model), "model", edits)
+    nodes = int(count(str(question.nics_per_node), "--nics-per-node")) if question.nics_per_node is not None else None
+    cluster = cluster_of(catalog, question.gpu, question.nic, nodes, edits)
+    drafts = int(count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS))
+    formats(
+        spec,
+        {
+            "--experts": question.experts,
+            "--linear": question.linear,
+            "--attention": question.attention,
+            "--kv": question.kv,
+        },
+    )
+    deployment = Deployment(
+        batch=int(count(question.batch, "--batch")),
+        ep=int(count(question.ep, "--ep")),
+        context=int(count(question.context, "--context")),
+        drafts=drafts,
+        precision=Precision.of(
+            spec, experts=question.experts, linear=question.linear, core=question.attention, kv=question.kv
+        ),
+        acceptance=acceptance(question.acceptance, drafts),
+        redundant=int(count(question.redundant, "--redundant", least=0)) if question.redundant is not None else None,
+        corrections=corrections(question.correct),
+    )
+    predictor = Predictor.of(spec, cluster, catalog, "article" if question.efficiency == "article" else "measured")
+    step = _predict(predictor, deployment, question.schedule)
+    _check_corrections(step)
+    return predictor, step
+
+
+def _predict(predictor: Predictor, deployment: Deployment, schedule: str) -> Prediction:
+    """Predict with the schedule named, or with the faster one that the deployment allows."""
+    if schedule != "auto":
+        name: ScheduleName = "two-batch" if schedule == "two-batch" else "naive"
+        return predictor.predict(replace(deployment, schedule=name))
+    plain = predictor.predict(deployment)
+    if not predictor.model.is_moe or int(deployment.batch) % 2 or int(deployment.ep) == 1:
+        return plain
+    overlapped = predictor.predict(replace(deployment, schedule="two-batch"))
+    return overlapped if float(overlapped.seconds) < float(plain.seconds) else plain
+
+
+def _check_corrections(step: Prediction) -> None:
+    """Refuse a correction of an operator that the step does not have."""
+    known = {cost.name for group in step.groups for stage in group.layer.stages.values() for cost in stage.costs}
+    faults = [
+        Fault(
+            f"--correct {name}",
+            "no such operator here",
+            suggestion(name, known) or f"known: {', '.join(sorted(known))}",
+        )
+        for name in step.deployment.corrections
+        if name not in known
+    ]
+    if faults:
+        raise InputError("options", faults)

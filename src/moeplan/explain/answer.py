@@ -1,0 +1,75 @@
+"""The answer of a plan over several GPUs and NICs, and how they are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from moeplan.explain.shortfall import Shortfall
+from moeplan.predict import Prediction
+from moeplan.search.best import Found
+from moeplan.search.pareto import FrontPoint
+
+
+def per_dollar(step: Prediction) -> float | None:
+    """Output tokens per dollar, where the GPU's file states a price."""
+    price = step.cluster.gpu.price
+    return None if not price else float(step.tps_per_gpu) * 3600 / price
+
+
+def per_watt(step: Prediction) -> float | None:
+    """Output tokens per joule of the GPU's TDP, where its file states one."""
+    tdp = step.cluster.gpu.tdp
+    return None if not tdp else float(step.tps_per_gpu) / tdp
+
+
+RANKINGS: Final[dict[str, Callable[[Prediction], float | None]]] = {
+    "tok/s": lambda step: float(step.tps_per_gpu),
+    "tok/s/$": per_dollar,
+    "tok/s/W": per_watt,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was found for one GPU and NIC; asked: their names as typed; complete: False after an interrupt."""
+
+    gpu: str
+    nic: str
+    asked: tuple[str, str]
+    found: Found | None
+    front: tuple[FrontPoint, ...]
+    tried: int
+    missing: Shortfall | None
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """All results; rank_by is a key of RANKINGS."""
+
+    results: tuple[Result, ...]
+    rank_by: str
+
+    @property
+    def ranked(self) -> list[Result]:
+        """The feasible results, the best first; those without the figure that ranks come last."""
+        measure = RANKINGS[self.rank_by]
+
+        def key(result: Result) -> float:
+            assert result.found is not None
+            value = measure(result.found.prediction)
+            return float("inf") if value is None else -value
+
+        return sorted((result for result in self.results if result.found is not None), key=key)
+
+    @property
+    def winner(self) -> Result | None:
+        """The best of all."""
+        return self.ranked[0] if self.ranked else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything asked for was searched."""
+        return all(result.complete for result in self.results)

@@ -1,0 +1,128 @@
+"""Edited things: «gpu.memory.bandwidth=4.8TB/s», «model.top_k=6» applied to a spec, checked like a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from moeplan.errors import Fault, InputError, suggestion
+from moeplan.specs.loading import convert
+
+T = TypeVar("T")
+Target = Literal["gpu", "nic", "model"]
+EDITED = "set by hand"
+TARGETS: tuple[Target, ...] = ("gpu", "nic", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One edit as written: what it edits, the path inside, the new value as text."""
+
+    target: Target
+    path: str
+    value: str
+
+
+def parse_edits(texts: Sequence[str]) -> list[Edit]:
+    """Read TARGET.PATH=VALUE; raise InputError naming every one that is not of this form."""
+    edits, faults = [], []
+    for text in texts:
+        path, equals, value = text.partition("=")
+        head, _, rest = path.strip().partition(".")
+        if not (equals and rest and value.strip()):
+            faults.append(Fault(f"--set {text}", "is not TARGET.PATH=VALUE", "such as gpu.memory.bandwidth=4.8TB/s"))
+        elif head not in TARGETS:
+            near = suggestion(head, TARGETS) or f"one of {', '.join(TARGETS)}"
+            faults.append(Fault(f"--set {text}", f"edits an unknown {head!r}", near))
+        else:
+            target: Target = "gpu" if head == "gpu" else "nic" if head == "nic" else "model"
+            edits.append(Edit(target, rest, value.strip()))
+    if faults:
+        raise InputError("options", faults)
+    return edits
+
+
+def edited(thing: T, target: Target, edits: Sequence[Edit]) -> T:
+    """Apply the edits of one target. A path may leave out the folders before it where only one field has that name.
+
+    Raises InputError naming every unknown or ambiguous path, ill-typed value, and rule that the edited thing breaks.
+    """
+    faults: list[Fault] = []
+    for edit in edits:
+        if edit.target != target:
+            continue
+        full = _resolve(thing, edit, faults)
+        if full is not None:
+            before = len(faults)
+            try:
+                thing = typing.cast(T, _replace(thing, full.split("."), edit, faults))
+            except InputError as error:
+                if len(faults) == before:
+                    faults.extend(error.faults)
+            if not faults and hasattr(thing, "assumed"):
+                marked = {**thing.assumed, full: EDITED}
+                thing = typing.cast(T, dataclasses.replace(typing.cast(Any, thing), assumed=marked))
+    if faults:
+        raise InputError("--set", faults)
+    return thing
+
+
+def _resolve(thing: object, edit: Edit, faults: list[Fault]) -> str | None:
+    paths = list(_paths(thing))
+    if edit.path in paths:
+        return edit.path
+    ends = [path for path in paths if path.endswith(f".{edit.path}")]
+    if len(ends) == 1:
+        return ends[0]
+    where = f"{edit.target}.{edit.path}"
+    if ends:
+        faults.append(Fault(where, "is ambiguous", f"write one of {', '.join(f'{edit.target}.{end}' for end in ends)}"))
+    else:
+        names = [*paths, *{path.rsplit(".", 1)[-1] for path in paths}]
+        near = suggestion(edit.path, names) or f"known: {', '.join(paths)}"
+        faults.append(Fault(where, "no such figure", near))
+    return None
+
+
+def _paths(thing: object, prefix: str = "") -> Iterator[str]:
+    """Every path to a single value inside a spec: nested dataclasses and dictionaries of figures."""
+    assert dataclasses.is_dataclass(thing)
+    for field in dataclasses.fields(thing):
+        value, path = getattr(thing, field.name), f"{prefix}{field.name}"
+        if field.name in ("sources", "assumed", "slug", "name"):
+            continue
+        if dataclasses.is_dataclass(value):
+            yield from _paths(value, f"{path}.")
+        elif isinstance(value, dict):
+            yield from (f"{path}.{key}" for key in value)
+        elif not isinstance(value, tuple):
+            yield path
+
+
+def _replace(thing: Any, path: list[str], edit: Edit, faults: list[Fault]) -> Any:
+    name, *rest = path
+    value = getattr(thing, name)
+    field = next(field for field in dataclasses.fields(thing) if field.name == name)
+    hint = typing.get_type_hints(type(thing))[name]
+    dimension = field.metadata.get("dimension")
+    where = f"{edit.target}.{edit.path}"
+    if isinstance(value, dict):
+        item = convert(typing.get_args(hint)[1], edit.value, where, dimension, faults)
+        return dataclasses.replace(thing, **{name: {**value, rest[0]: item}})
+    if rest:
+        return dataclasses.replace(thing, **{name: _replace(value, rest, edit, faults)})
+    return dataclasses.replace(thing, **{name: convert(hint, _literal(edit.value), where, dimension, faults)})
+
+
+def _literal(text: str) -> Any:
+    """The value as YAML would read it, so that 6 is a number and «two-stage» is text."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return value if isinstance(value, int | float | bool) or value is None else text

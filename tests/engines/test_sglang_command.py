@@ -1,0 +1,271 @@
+"""Every emitted command is one that SGLang 0.5.23 accepts: names, choices, sizes that fit together, shell syntax."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from moeplan.cli.options import cluster_of
+from moeplan.engines.emit.sglang import LaunchCommand, sglang_command
+from moeplan.errors import InputError
+from moeplan.predict import Prediction, Predictor
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
+from moeplan.specs.model import ModelSpec
+
+CATALOG = Catalog.standard()
+with Path(__file__).with_name("sglang_0_5_23_flags.tsv").open(encoding="utf-8") as file:
+    FLAGS = {row["flag"]: row for row in csv.DictReader((line for line in file if line[0] != "#"), delimiter="\t")}
+ALIASES = {alias for row in FLAGS.values() for alias in row["aliases"].split()}
+DEPRECATED = ("--enable-dp-attention", "--cuda-graph-max-bs", "--cuda-graph-bs", "--disable-cuda-graph", "--dp-size")
+SIZES = (1, 2, 4, 8, 16, 20, 72, 144, 320)
+MODELS = ("deepseek-v3", "kimi-k2", "qwen3-235b-a22b-fp8", "qwen3-coder-480b-a35b", "qwen3-30b-a3b", "glm-4.6")
+
+
+@cache
+def predictor(name: str, gpu: str) -> Predictor:
+    return Predictor.of(CATALOG.model(name), cluster_of(CATALOG, gpu, "cx7", None), CATALOG)
+
+
+def predict(
+    name: str,
+    gpu: str,
+    ep: int,
+    *,
+    batch: int = 16,
+    drafts: int = 0,
+    schedule: ScheduleName = "naive",
+    kv: str = "bf16",
+    redundant: int | None = None,
+    context: int = 4000,
+) -> Prediction:
+    machine = predictor(name, gpu)
+    deployment = Deployment(
+        batch=batch,
+        ep=ep,
+        context=context,
+        drafts=drafts,
+        schedule=schedule,
+        redundant=redundant,
+        precision=Precision.of(machine.model, kv=kv),
+        acceptance=Acceptance.geometric(0.85, max(drafts, 1), "assumed"),
+    )
+    return machine.predict(deployment)
+
+
+def cases() -> Iterator[Prediction]:
+    for name in MODELS:
+        for gpu in ("h200", "gb200"):
+            spec = CATALOG.model(name)
+            for drafts in (0, 1, 3) if spec.mtp_layers else (0,):
+                for ep in SIZES:
+                    schedules: tuple[ScheduleName, ...] = ("naive", "two-batch") if ep > 1 else ("naive",)
+                    for schedule in schedules:
+                        yield predict(name, gpu, ep, drafts=drafts, schedule=schedule, kv="fp8" if drafts else "bf16")
+
+
+def gpus_in_node(prediction: Prediction) -> int:
+    return prediction.cluster.gpus_per_node
+
+
+def number(command: LaunchCommand, flag: str, default: int = 1) -> int:
+    value = dict(command.flags).get(flag)
+    return default if value is None else int(value)
+
+
+def check_flags(command: LaunchCommand) -> None:
+    """Names, choices, no flag twice, nothing deprecated, and text that a shell splits into just these words."""
+    names = [name for name, _ in command.flags]
+    assert len(set(names)) == len(names)
+    for name, value in command.flags:
+        assert name in FLAGS, name
+        choices = FLAGS[name]["choices"].split()
+        assert not choices or value in choices, (name, value)
+    words = shlex.split(command.text().replace("\\\n", ""))  # shlex, unlike a shell, keeps a continued line's end
+    expected = [f"{name}={value}" for name, value in command.environment]
+    expected += ["python", "-m", "sglang.launch_server"]
+    expected += [word for name, value in command.flags for word in (name, value) if word is not None]
+    assert words == expected
+
+
+def check_moe(prediction: Prediction, command: LaunchCommand) -> None:
+    """Sizes that SGLang asserts: tp over nodes, tp over attention-DP, expert slots over EP, the dispatch cap."""
+    deployment, model = prediction.deployment, prediction.model
+    assert model.experts is not None
+    gpus, nodes = int(deployment.ep), number(command, "--nnodes")
+    flags = dict(command.flags)
+    assert number(command, "--tp-size") == gpus
+    assert number(command, "--attn-dp-size") == number(command, "--ep-size") == gpus
+    assert (model.experts.count + number(command, "--ep-num-redundant-experts", 0)) % gpus == 0
+    assert gpus % nodes == 0
+    assert gpus <= nodes * gpus_in_node(prediction) < gpus + gpus_in_node(prediction)
+    assert ("--node-rank" in flags) == ("--dist-init-addr" in flags) == (nodes > 1)
+    assert ("--enable-eplb" in flags) == ("--ep-num-redundant-experts" in flags)
+    assert ("--enable-two-batch-overlap" in flags) == (deployment.schedule == "two-batch")
+    environment = dict(command.environment)
+    if gpus > 1:
+        assert flags["--moe-a2a-backend"] == "deepep"
+        cap = int(environment["SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"])
+        assert int(deployment.batch * deployment.q_len) <= cap <= 1024
+    else:
+        assert not {"--moe-a2a-backend", "--deepep-mode", "--attn-dp-size", "--ep-size"} & set(flags)
+        assert environment == {}
+    assert number(command, "--max-running-requests") == int(deployment.batch) * gpus
+
+
+def check_common(prediction: Prediction, command: LaunchCommand) -> None:
+    deployment, flags = prediction.deployment, dict(command.flags)
+    assert flags["--model-path"] == prediction.model.repository
+    assert number(command, "--cuda-graph-max-bs-decode") == int(deployment.batch)
+    assert int(deployment.context) < number(command, "--context-length")
+    assert prediction.model.max_position is None or number(command, "--context-length") <= prediction.model.max_position
+    fraction = float(flags["--mem-fraction-static"] or 0)
+    assert 0 < fraction <= float(prediction.memory.static_fraction) < fraction + 0.001
+    drafts = int(deployment.drafts)
+    assert number(command, "--speculative-num-steps", 0) == drafts
+    assert number(command, "--speculative-num-draft-tokens", 0) == (drafts + 1 if drafts else 0)
+
+
+def test_the_fixture_holds_the_flags_of_the_wheel() -> None:
+    assert len(FLAGS) > 500
+    assert FLAGS["--ep-size"]["aliases"].split() == ["--expert-parallel-size", "--ep"]
+    assert not set(DEPRECATED[:-1]) & (set(FLAGS) | ALIASES)
+
+
+def test_many_commands_name_real_flags_with_sizes_that_fit_together() -> None:
+    checked = 0
+    for prediction in cases():
+        try:
+            command = sglang_command(prediction)
+        except InputError as error:
+            assert {fault.path for fault in error.faults} <= {"memory", "nodes", "moe_ep"}, str(error)
+            continue
+        check_flags(command)
+        check_common(prediction, command)
+        check_moe(prediction, command)
+        assert not set(DEPRECATED) & set(dict(command.flags))
+        checked += 1
+    assert checked > 200
+
+
+@pytest.mark.parametrize("ep", [8, 16, 72, 144, 320])
+def test_the_usual_instances_of_deepseek_v3_can_be_launched(ep: int) -> None:
+    for drafts in (0, 1):
+        command = sglang_command(predict("deepseek-v3", "h200", ep, drafts=drafts))
+        assert number(command, "--nnodes") == -(-ep // 8)
+
+
+@pytest.mark.parametrize(("redundant", "ep"), [(0, 16), (16, 16), (32, 72), (64, 320), (32, 144)])
+def test_redundant_experts_are_given_with_eplb(redundant: int, ep: int) -> None:
+    command = sglang_command(predict("deepseek-v3", "h200", ep, redundant=redundant))
+    assert number(command, "--ep-num-redundant-experts", 0) == redundant
+    assert ("--enable-eplb" in dict(command.flags)) == (redundant > 0)
+
+
+def test_redundant_experts_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(InputError, match="moe_ep: 264 expert slots do not divide by EP 16 — add 8 redundant"):
+        sglang_command(predict("deepseek-v3", "h200", 16, redundant=8))
+
+
+def test_gpus_that_nodes_cannot_share_evenly_are_refused() -> None:
+    with pytest.raises(InputError, match="nodes: 20 GPUs do not divide over 3 nodes"):
+        sglang_command(predict("qwen3-coder-480b-a35b", "h200", 20))
+    command = sglang_command(predict("qwen3-coder-480b-a35b", "gb200", 20))
+    assert number(command, "--nnodes") == 5
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-32b"])
+@pytest.mark.parametrize(("gpus", "replicas"), [(1, 1), (4, 4), (8, 8), (16, 8), (72, 8)])
+def test_a_dense_model_is_replicated_inside_each_node(name: str, gpus: int, replicas: int) -> None:
+    """SGLang 0.5.23 refuses --dp-size over several nodes, and --max-running-requests counts per replica."""
+    prediction = predict(name, "h200", gpus, batch=32)
+    command = sglang_command(prediction)
+    check_flags(command)
+    check_common(prediction, command)
+    assert number(command, "--dp-size") == replicas
+    assert number(command, "--max-running-requests") == 32
+    assert not {"--nnodes", "--tp-size", "--ep-size", "--attn-dp-size", "--moe-a2a-backend"} & set(dict(command.flags))
+    assert command.environment == ()
+
+
+@pytest.mark.parametrize(("kv", "dtype"), [("bf16", "bf16"), ("fp8", "fp8_e4m3"), ("nvfp4", "nvfp4")])
+def test_cache_formats(kv: str, dtype: str) -> None:
+    command = sglang_command(predict("deepseek-v3", "gb200", 16, kv=kv))
+    check_flags(command)
+    assert dict(command.flags)["--kv-cache-dtype"] == dtype
+    assert any("FP8 cache" in note for note in command.notes) == (kv != "bf16")
+
+
+@pytest.mark.parametrize("kv", ["int8", "mxfp4", "int4_g32", "fp32"])
+def test_cache_formats_that_sglang_lacks_are_refused(kv: str) -> None:
+    with pytest.raises(InputError, match=f"kv: no {kv} cache in SGLang"):
+        sglang_command(predict("deepseek-v3", "h200", 32, kv=kv))
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    prediction = predict("deepseek-v3", "h200", 16, batch=1500, kv="int8")
+    with pytest.raises(InputError) as caught:
+        sglang_command(prediction)
+    assert [fault.path for fault in caught.value.faults] == ["kv", "batch", "memory"]
+
+
+def test_two_batch_overlap_on_one_gpu_is_refused() -> None:
+    """check_two_batch_overlap of SGLang 0.5.23 wants an all-to-all backend or attention DP."""
+    prediction = predict("qwen3-30b-a3b", "h200", 1)
+    one = replace(prediction, deployment=replace(prediction.deployment, schedule="two-batch"))
+    with pytest.raises(InputError, match="schedule: one GPU has no all-to-all"):
+        sglang_command(one)
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "/data/my models/it's here",
+        "$(touch owned)",
+        "`touch owned`",
+        '"; rm -rf "$HOME',
+        "a\nb",
+        "$NODE_RANK/../x",
+        "模型/ü",
+    ],
+)
+def test_a_models_path_is_quoted_whatever_it_holds(repository: str, tmp_path: Path) -> None:
+    prediction = predict("deepseek-v3", "h200", 16)
+    command = sglang_command(replace(prediction, model=replace(prediction.model, repository=repository)))
+    check_flags(command)
+    script = f'python() {{ printf "%s\\0" "$@"; }}\n{command.text()}'
+    shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    words = shell.stdout.split("\0")
+    assert words[words.index("--model-path") + 1] == repository
+    assert shell.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_nodes_own_variables_are_left_to_the_shell() -> None:
+    text = sglang_command(predict("deepseek-v3", "h200", 16)).text()
+    assert '--node-rank "$NODE_RANK"' in text
+    assert '--dist-init-addr "$HEAD_ADDRESS:20000"' in text
+    assert text.count("$") == 2
+    assert "$" not in sglang_command(predict("deepseek-v3", "h200", 8)).text()
+
+
+def test_the_notes_say_where_to_run_it() -> None:
+    many = sglang_command(predict("deepseek-v3", "h200", 72)).notes
+    assert "0.5.23" in many[0]
+    assert "9 nodes" in many[0]
+    assert "one node" in sglang_command(predict("deepseek-v3", "h200", 8)).notes[0]
+    assert any("replica" in note for note in sglang_command(predict("llama-3.1-8b", "h200", 16)).notes)
+
+
+def test_the_context_length_never_exceeds_what_the_model_reads() -> None:
+    spec: ModelSpec = CATALOG.model("qwen3-30b-a3b")
+    assert spec.max_position == 40960
+    command = sglang_command(predict("qwen3-30b-a3b", "h200", 8, context=30_000, batch=2))
+    assert number(command, "--context-length") == 40960

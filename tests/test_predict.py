@@ -242,13 +242,14 @@ def test_formats_of_the_checkpoint_decide_the_wire_and_the_arithmetic() -> None:
         ({"redundant": 1.5}, "redundant", "whole"),
         ({"schedule": "two-bach"}, "schedule", "did you mean two-batch"),
         ({"schedule": "two-batch", "batch": 7}, "batch", "even"),
+        ({"load": "evne"}, "load", "sampled, even"),
         ({"corrections": {"o_proj": 0.0}}, "correct.o_proj", "positive"),
         ({"corrections": {"o_proj": float("nan")}}, "correct.o_proj", "positive"),
     ],
 )
 def test_a_broken_rule_is_named(changes: dict[str, object], path: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        predict(**changes)
+        predict("deepseek-v3", "h800-cx7", **changes)
     assert path in [fault.path for fault in caught.value.faults]
 
 

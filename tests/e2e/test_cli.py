@@ -232,7 +232,8 @@ def test_a_plan_is_consistent_with_itself() -> None:
     assert content["schema"] == "moeplan.plan/1"
     assert content["feasible"] is True
     assert content["infeasible"] == []
-    assert content["question"] == {"model": "DeepSeek-V3", "context": 5000, "min_tok_s_per_user": 20}
+    asked = {"model": "DeepSeek-V3", "context": 5000, "min_tok_s_per_user": 20}
+    assert content["question"].items() >= asked.items()
     best = content["best"]
     assert [row["gpu"] for row in best] == ["H800-SXM5-80GB", "H20-96GB"]
     throughput = [row["metrics"]["tok_s_per_gpu"] for row in best]

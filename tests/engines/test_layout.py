@@ -19,7 +19,7 @@ from moeplan.engines.rules.layout import (
 from moeplan.errors import InputError
 from moeplan.routing.slots import deal
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.model import ModelSpec
+from moeplan.specs.model import Gqa, ModelSpec
 
 CATALOG = Catalog.standard()
 ENGINES: tuple[EngineName, ...] = ("sglang", "vllm", "trtllm")
@@ -85,6 +85,7 @@ def test_few_kv_heads_are_replicated_not_refused(tp: int, allowed: bool) -> None
 
 def test_kv_heads_and_tp_must_divide_one_way() -> None:
     base = MODELS["llama-3.1-70b"]  # 64 heads, 8 KV heads
+    assert isinstance(base.attention, Gqa)
     six = replace(base, attention=replace(base.attention, heads=48, kv_heads=6))
     assert paths(six, Layout(tp=3)) == []
     assert paths(six, Layout(tp=12)) == []

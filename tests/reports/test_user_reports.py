@@ -1,4 +1,4 @@
-"""Questions that users asked of other tools, and the right answers: memory (class b), layouts (c), hardware files (i)."""
+"""What users asked of other tools, and the right answers: memory (class b), layouts (c), hardware files (i)."""
 
 from __future__ import annotations
 
@@ -269,8 +269,10 @@ def test_93_the_dispatch_cap_follows_batch_and_drafts() -> None:
 # --- layouts (class c) --------------------------------------------------------------------------------------------
 
 
-def with_experts(name: str, **changes: int) -> ModelSpec:
-    return replace(model(name), experts=replace(experts(name), **changes))
+def with_experts(name: str, *, count: int | None = None, width: int | None = None) -> ModelSpec:
+    given = experts(name)
+    changed = replace(given, count=count or given.count, width=width or given.width)
+    return replace(model(name), experts=changed)
 
 
 def test_41_a_width_of_320_in_blocks_of_128_is_only_sharded_by_whole_experts() -> None:
@@ -388,7 +390,7 @@ def test_84_a_part_is_added_without_code(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_84_an_unknown_part_is_an_error_with_near_names() -> None:
     """inference-sim/inference-sim PR 1710 (#1709): a missing H200 was silently an H100, 1.75x too little memory."""
-    with pytest.raises(UnknownName, match="did you mean .*h200"):
+    with pytest.raises(UnknownName, match=r"did you mean .*h200"):
         CATALOG.gpu("h-200")
     h200, h100 = CATALOG.gpu("h200"), CATALOG.gpu("h100")
     assert h200.memory.capacity / h100.memory.capacity == pytest.approx(1.7625, rel=0.001)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -24,7 +24,7 @@ BOTH: tuple[ScheduleName, ...] = ("naive", "two-batch")
 NAIVE: tuple[ScheduleName, ...] = ("naive",)
 
 
-@lru_cache(maxsize=None)
+@cache
 def predictor(gpu: str, model: str) -> Predictor:
     device = CATALOG.gpu(gpu)
     cluster = Cluster(
@@ -229,7 +229,7 @@ def test_an_interrupt_keeps_what_was_found(min_tps: float, monkeypatch: pytest.M
 def test_an_empty_space_is_refused() -> None:
     for changes in ({"batches": (1, 3), "schedules": ("two-batch",)}, {"counts": ()}, {"drafts": ()}, {"kv": ()}):
         with pytest.raises(InputError, match="no configuration"):
-            space("deepseek-v3", **changes)  # type: ignore[arg-type]  # fields of a Space
+            space("deepseek-v3", **changes)
 
 
 def changed(grid: Space, change: str) -> tuple[Space, float | None]:

@@ -22,6 +22,7 @@ from moeplan.specs.precision import FORMATS
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MOST_DRAFTS = 32
+MOST_GPUS = 10_000  # in one instance
 PUBLISHED_ACCEPTANCE = 0.85
 PUBLISHED_ACCEPTANCE_SOURCE = "assumed: 0.85 per draft, geometric (DeepSeek-V3 report, as seed 004 uses it)"
 
@@ -140,7 +141,9 @@ def instance_sizes(text: str, cluster: Cluster) -> tuple[int, ...]:
     """
     node = cluster.gpus_per_node
     sizes = [
-        size for size in whole_range(text, "--gpus", least=1) if size % node == 0 or (size < node and node % size == 0)
+        size
+        for size in whole_range(text, "--gpus", least=1, most=MOST_GPUS)
+        if size % node == 0 or (size < node and node % size == 0)
     ]
     if cluster.total_gpus is not None:
         sizes = [size for size in sizes if size <= cluster.total_gpus]

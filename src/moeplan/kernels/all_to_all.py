@@ -67,6 +67,8 @@ def _rdma_shares(catalog: Catalog, direction: Direction) -> tuple[Array, Array, 
     ]
     seconds = np.array([row["seconds"] for row in rows]) - measured_on.latency
     if seconds.min() <= 0:
-        fault = Fault("latency", f"is {measured_on.latency * 1e6:g} µs, longer than a call in {path.name}", "give a shorter one")
+        fault = Fault(
+            "latency", f"is {measured_on.latency * 1e6:g} µs, longer than a call in {path.name}", "give a shorter one"
+        )
         raise InputError(measured_on.name, [fault])
     return sizes, np.array(payload) / seconds / measured_on.line_rate, table.sidecar.title

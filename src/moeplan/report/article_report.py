@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.console import Console
-
 from moeplan.article.search import Row
-from moeplan.report.tables import table
+from moeplan.report.tables import Console, table
 
 
 def print_article(out: Console, rows: Sequence[Row], source: str, *, switched: bool) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from moeplan.report.tables import table
+from moeplan.report.tables import Console, table
 from moeplan.specs.cluster import Nic
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.model import Mla, ModelSpec
@@ -118,6 +115,4 @@ def print_sheet(out: Console, content: Mapping[str, Any]) -> None:
     """One thing with all its figures, as YAML in SI units."""
     import yaml
 
-    out.print(
-        Text(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=110).rstrip()), soft_wrap=True
-    )
+    out.print(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=110).rstrip(), raw=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-
 from moeplan.explain.compare import Difference
 from moeplan.explain.ladder import Rung
 from moeplan.explain.operators import StepOperator
 from moeplan.explain.sensitivity import Elasticity
 from moeplan.predict import Prediction
 from moeplan.report.headline import headline
-from moeplan.report.tables import table
+from moeplan.report.tables import Console, table
 
 LONGEST = 12
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from rich.console import Console, RenderableType
-from rich.text import Text
-
 from moeplan.explain.answer import Answer, Result, per_watt
 from moeplan.explain.shares import resource_shares
 from moeplan.explain.shortfall import Shortfall
@@ -12,7 +9,7 @@ from moeplan.predict import Prediction
 from moeplan.report.document import launch, price_per_million
 from moeplan.report.headline import headline
 from moeplan.report.step_report import print_prediction
-from moeplan.report.tables import table
+from moeplan.report.tables import Console, Table, table
 from moeplan.search.best import Found
 from moeplan.units import gib
 
@@ -90,7 +87,7 @@ def _plan_row(result: Result) -> list[str]:
 MOST_FRONT_ROWS = 20
 
 
-def _front_table(result: Result) -> RenderableType:
+def _front_table(result: Result) -> Table:
     """The front, thinned to MOST_FRONT_ROWS; --json and --chart have all of it."""
     step = max(1, -(-len(result.front) // MOST_FRONT_ROWS))
     rows = [
@@ -131,8 +128,8 @@ def print_launch(out: Console, step: Prediction) -> None:
         return
     out.print("Launch command")
     for note in command["notes"]:
-        out.print(f"# {note}", soft_wrap=True)
-    out.print(Text(command["command"]), soft_wrap=True)
+        out.print(f"# {note}", raw=True)
+    out.print(command["command"], raw=True)
 
 
 def print_shortfall(out: Console, gpu: str, nic: str, missing: Shortfall) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
-from moeplan.report.tables import table
+from moeplan.report.tables import Console, table
 from moeplan.validate.profile import Compared, ProfileComparison
 
 

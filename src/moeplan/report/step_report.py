@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console, RenderableType
-from rich.text import Text
-
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
 from moeplan.report.headline import headline
-from moeplan.report.tables import table
+from moeplan.report.tables import Console, Table, table
 from moeplan.units import gib, si
 
 
@@ -36,7 +33,7 @@ def print_prediction(out: Console, step: Prediction, *, explain: bool = False, h
         print_formulas(out, step)
 
 
-def _group_table(step: Prediction, group: GroupTime) -> RenderableType:
+def _group_table(step: Prediction, group: GroupTime) -> Table:
     copies = group.timeline.micro_batches
     window = f", window {group.group.window}" if group.group.window else ""
     title = (
@@ -74,7 +71,7 @@ def _percent(cost: Cost) -> str:
     return "-" if cost.bound_by == "floor" else f"{float(cost.efficiency):.1%}"
 
 
-def _outside_table(step: Prediction) -> RenderableType:
+def _outside_table(step: Prediction) -> Table:
     rows = [
         [
             cost.name,
@@ -101,7 +98,7 @@ def _outside_table(step: Prediction) -> RenderableType:
     return table(("operator", "µs/step", "share", "bound by", "efficiency", "from"), rows, title="Outside the layers")
 
 
-def _memory_table(step: Prediction) -> RenderableType:
+def _memory_table(step: Prediction) -> Table:
     memory = step.memory
     uses: list[tuple[str, Real]] = [
         ("weights but routed experts", memory.replicated_weights),
@@ -143,8 +140,8 @@ def print_formulas(out: Console, step: Prediction) -> None:
 def print_formula(out: Console, cost: Cost) -> None:
     """One operator: its formula, its numbers, its time."""
     terms = ", ".join(f"{name} = {_term(value, unit)}" for name, (value, unit) in cost.terms.items())
-    out.print(Text(f"  {cost.name} = {cost.formula} = {float(cost.seconds) * 1e6:,.2f} µs"))
-    out.print(Text(f"      {terms}"))
+    out.print(f"  {cost.name} = {cost.formula} = {float(cost.seconds) * 1e6:,.2f} µs", raw=True)
+    out.print(f"      {terms}", raw=True)
 
 
 def _term(value: Real, unit: str) -> str:

@@ -1,51 +1,101 @@
-"""The look of every terminal table: no box lines, numbers to the right, the unit in the header or the cell."""
+"""The look of the terminal: tables without lines, numbers to the right, the unit in the header or the cell.
+
+A layout library would cost more CPU time than a whole prediction; what is needed here is small.
+"""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+import click
 
 LEFT = {
-    "rung",
-    "meaning",
-    "knob",
-    "pipeline",
-    "tool",
-    "setup",
-    "how",
-    "kind",
     "GPU",
     "NIC",
-    "operator",
-    "stage",
+    "attention",
+    "binds",
     "bound by",
     "from",
-    "source",
-    "schedule",
-    "binds",
+    "how",
+    "kind",
+    "knob",
+    "meaning",
     "model",
+    "operator",
+    "pipeline",
+    "rung",
+    "schedule",
+    "setup",
+    "source",
+    "stage",
+    "tool",
     "use",
-    "attention",
 }
+WRAPS = {"from", "meaning", "source"}
+GAP = 2
+LEAST_WRAP = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Headers, rows of text, a title on a line of its own."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+
+    def lines(self, width: int) -> list[str]:
+        """Lay out for a width: a column that wraps gives way, the others never do."""
+        sizes = [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
+        for index, header in enumerate(self.headers):
+            if header in WRAPS:
+                others = sum(sizes) - sizes[index] + GAP * (len(sizes) - 1)
+                sizes[index] = max(min(sizes[index], width - others), LEAST_WRAP)
+        result = [click.style(self.title, bold=True)] if self.title else []
+        for row in (self.headers, *self.rows):
+            cells = [
+                textwrap.wrap(cell, size) or [""] if header in WRAPS else [cell]
+                for header, cell, size in zip(self.headers, row, sizes, strict=True)
+            ]
+            for line in range(max(map(len, cells))):
+                parts = [cell[line] if line < len(cell) else "" for cell in cells]
+                result.append(self._line(parts, sizes))
+        return result
+
+    def _line(self, parts: list[str], sizes: list[int]) -> str:
+        padded = [
+            part.ljust(size) if header in LEFT else part.rjust(size)
+            for header, part, size in zip(self.headers, parts, sizes, strict=True)
+        ]
+        return (" " * GAP).join(padded).rstrip()
+
+
+class Console:
+    """Standard output: prose wrapped to its width, tables, and text as it is."""
+
+    def __init__(self) -> None:
+        self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
+
+    def print(self, content: str | Table = "", *, raw: bool = False) -> None:
+        """Write prose or a table; `raw` text is not wrapped, so that it can be copied."""
+        if isinstance(content, Table):
+            text = "\n".join(content.lines(self.width))
+        elif raw:
+            text = content
+        else:
+            text = "\n".join(textwrap.wrap(content, self.width, break_on_hyphens=False)) if content.strip() else content
+        click.echo(text)
 
 
 def console() -> Console:
-    """A console that never wraps a table narrower than its content when the output is a file."""
-    result = Console(highlight=False, markup=False)
-    if not result.is_terminal:
-        result.width = 160
-    return result
+    """The console of this process."""
+    return Console()
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> RenderableType:
-    """Lay out rows of text under headers, the title on a line of its own."""
-    layout = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for header in headers:
-        wraps = header in ("from", "source", "meaning")
-        layout.add_column(header, justify="left" if header in LEFT else "right", no_wrap=not wraps)
-    for row in rows:
-        layout.add_row(*(Text(cell) for cell in row))
-    return Group(Text(title, style="bold"), layout) if title else layout
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
+    """Lay out rows of text under headers."""
+    return Table(tuple(headers), tuple(tuple(row) for row in rows), title)

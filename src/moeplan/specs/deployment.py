@@ -146,6 +146,8 @@ def check(deployment: Deployment, model: ModelSpec) -> None:
     if deployment.schedule not in SCHEDULES:
         fix = suggestion(deployment.schedule, SCHEDULES) or f"one of {', '.join(SCHEDULES)}"
         faults.append(Fault("schedule", f"unknown {deployment.schedule!r}", fix))
+    if deployment.load not in ("sampled", "even"):
+        faults.append(Fault("load", f"unknown {deployment.load!r}", "one of sampled, even"))
     if deployment.schedule == "two-batch":
         if model.experts is None:
             faults.append(
@@ -156,6 +158,10 @@ def check(deployment: Deployment, model: ModelSpec) -> None:
     if float(deployment.drafts) > 0 and model.mtp_layers == 0:
         fix = "use 0 drafts; a separate draft model is not modelled"
         faults.append(Fault("mtp", f"{model.name} ships no multi-token-prediction module", fix))
+    rates = len(deployment.acceptance.rates)
+    if float(deployment.drafts) > rates:
+        fix = f"give {deployment.drafts} rates, or one number for a geometric series"
+        faults.append(Fault("acceptance", f"has {rates} rates for {deployment.drafts} drafts", fix))
     for name, factor in deployment.corrections.items():
         if not 0 < factor < 1e6:
             faults.append(Fault(f"correct.{name}", f"factor {factor:g}", "give a positive factor"))

@@ -18,7 +18,7 @@ BufferRevision = Literal["2025-02", "2025-06", "current"]
 LARGEST_BATCH = 1 << 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryUse:
     """Bytes on the fullest GPU, by use; scalars or arrays."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeplan.engines.rules.memory_rule import MemoryRule, memory_rule
+from moeplan.errors import Fault, InputError, suggestion
 from moeplan.kernels.library import EfficiencySet
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kinds import Real
@@ -28,7 +29,7 @@ from moeplan.specs.model import LayerGroup, ModelSpec
 from moeplan.specs.precision import weight_format
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupTime:
     """Layers of one kind: the stages of one micro-batch, their timeline, and how many such layers there are."""
 
@@ -42,7 +43,7 @@ class GroupTime:
         return self.group.count * self.timeline.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prediction:
     """One decode step; scalars or arrays on the deployment's open axes.
 
@@ -98,7 +99,7 @@ class Prediction:
         return worst(*(cost.origin for cost in (*costs, *self.outside)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Predictor:
     """Predicts steps of one model on one cluster; build once, ask for many deployments."""
 
@@ -119,7 +120,9 @@ class Predictor:
         Raises InputError naming every rule that it breaks; whether it fits in memory is in the answer, not an error.
         """
         check(deployment, self.model)
-        return self.evaluate(deployment)
+        prediction = self.evaluate(deployment)
+        _check_corrections(prediction)
+        return prediction
 
     def evaluate(self, deployment: Deployment) -> Prediction:
         """Predict a deployment of scalars or arrays whose rules hold; see predict.
@@ -240,6 +243,20 @@ def _spread(seconds: Real, chosen: NDArray[np.bool_]) -> Real:
         np.broadcast_to(seconds, _with(shape, axis, int(chosen.sum()))), axis, 0
     )
     return result
+
+
+def _check_corrections(prediction: Prediction) -> None:
+    """Refuse a correction by hand of an operator that the step does not have."""
+    known = {cost.name for group in prediction.groups for stage in group.layer.stages.values() for cost in stage.costs}
+    faults = [
+        Fault(
+            f"correct.{name}", "no such operator here", suggestion(name, known) or f"known: {', '.join(sorted(known))}"
+        )
+        for name in prediction.deployment.corrections
+        if name not in known
+    ]
+    if faults:
+        raise InputError("deployment", faults)
 
 
 def _group_time(group: LayerGroup, step: Step, whole: Step, deployment: Deployment) -> GroupTime:

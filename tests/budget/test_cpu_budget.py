@@ -11,7 +11,9 @@ import pytest
 HELP = ("-m", "moeplan", "--help")
 PREDICT = ("-m", "moeplan", *"predict deepseek-v3 --gpu h800 --ep 128 --batch 128 --context 5k".split())
 NUMPY = ("-c", "import os; os.environ['OPENBLAS_NUM_THREADS'] = '1'; import numpy")
-NUMPY_SECONDS = 0.075  # of an unloaded machine; a slower or busier one gets as many times the budget
+NUMPY_SECONDS = (
+    0.100  # importing it takes less on an idle machine; a slower or busier one gets as many times the budget
+)
 FEWEST_RUNS, MOST_RUNS = 5, 25
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,84 @@ def test_misspelt_options_and_extra_words(command: str, capsys: pytest.CaptureFi
 def test_unknown_names_in_the_catalog(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("nope", "é", DIGITS, LONG, "index", "../gpus/h200", "/"):
         refused(capsys, kind, name, named=kind.rstrip("s"))
+
+
+WRONG_EDITS = {
+    "--set": (
+        "",
+        "gpu",
+        "gpu=1",
+        "gpu.=1",
+        "gpu.memory.bandwidth",
+        "gpu.memory.bandwidth=",
+        "cluster.nodes=1",
+        "é=1",
+        LONG,
+    ),
+    "bandwidth": tuple(
+        f"gpu.memory.bandwidth={value}"
+        for value in ("4.8", "4.8 TB", "-1 TB/s", "0 TB/s", "nan TB/s", "1e400 TB/s", "x", "[1]", f"{DIGITS} TB/s")
+    ),
+    "bandwith": ("gpu.memory.bandwith=5 TB/s",),
+    "fp9": ("gpu.compute.fp9=1 TFLOP/s",),
+    "gpus_per_node": ("gpu.gpus_per_node=1e9", "gpu.gpus_per_node=0", "gpu.gpus_per_node=1.5"),
+    "effective_rate": ("nic.effective_rate=1 PB/s", "nic.effective_rate=5"),
+    "top_k": tuple(
+        f"model.top_k={value}" for value in ("0", "-1", "300", "x", "1.5", "6=7", "true", DIGITS, "9" * 5000)
+    ),
+    "hidden": ("model.hidden=0", "model.hidden=-1", "model.hidden=many", f"model.hidden={LONG}"),
+    "heads": ("model.attention.heads=0",),
+    "__class__": ("gpu.__class__=x",),
+}
+
+
+@pytest.mark.parametrize("named", list(WRONG_EDITS))
+def test_wrong_edits(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for edit in WRONG_EDITS[named]:
+        for command, base in (("predict", PREDICT), ("plan", PLAN)):
+            refused(capsys, *arguments(command, base, "--set", edit), named=named)
+
+
+@pytest.mark.parametrize(("command", "base"), [("predict", PREDICT), ("plan", PLAN)])
+def test_each_entry_of_a_saved_question_in_turn(
+    command: str, base: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "saved.yaml"
+    assert run(capsys, *arguments(command, base, "--save", str(saved)))[0] == 0
+    assert run(capsys, command, str(saved))[0] == 0
+    content = yaml.safe_load(saved.read_text(encoding="utf-8"))
+    changed_file = tmp_path / "changed.yaml"
+    for key in content[command]:
+        for value in ([1], {"a": 1}, True, "", "é", LONG, -1, 10**400, float("nan")):
+            changed_file.write_text(yaml.safe_dump(changed(content, (command, key), value)), encoding="utf-8")
+            refused(capsys, command, str(changed_file), named=key.split("_")[0] if isinstance(value, str) else "")
+        misspelt = changed(content, (command, f"{key}x"), "1")
+        changed_file.write_text(yaml.safe_dump(misspelt), encoding="utf-8")
+        refused(capsys, command, str(changed_file), named=f"{key}x")
+
+
+@pytest.mark.parametrize(
+    "content", [*(b"", b"[1]", b"{", b"\xff\xfe", b"plan", b"other: {}", b"predict: 5", b"predict: {}")]
+)
+def test_broken_saved_questions(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "saved.yaml"
+    path.write_bytes(content)
+    for command in ("predict", "plan", "explain", "sensitivity"):
+        refused(capsys, command, str(path), named="saved.yaml")
+        refused(capsys, command, str(tmp_path / "missing.yaml"), named="missing.yaml")
+
+
+@pytest.mark.parametrize("option", ["--save", "--chart"])
+def test_a_file_that_cannot_be_written(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)  # stands for a device: a rename onto it would replace it
+    (tmp_path / "folder.html").mkdir()
+    for path in (pipe, tmp_path / "folder.html", tmp_path / "missing" / "x.html", tmp_path / f"{LONG}.html"):
+        code, out, err = run(capsys, *arguments("predict", PREDICT, option, str(path)))
+        assert (code, out) == (2, "")
+        assert str(path.name) in err or "missing" in err
+    assert pipe.is_fifo()
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["folder.html", "pipe.html"]
 
 
 # --- config.json --------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import click
 from moeplan import __version__
 from moeplan.errors import Fault, InputError, suggestion
 from moeplan.files import write_whole
-from moeplan.specs.loading import read_mapping
+from moeplan.specs.hf_fields import short
+from moeplan.specs.loading import HUGE, read_mapping
 
 T = TypeVar("T")
 _NOT_KEPT = ("data", "as_json", "save", "chart", "explain", "front")
@@ -47,11 +48,14 @@ def with_saved(ctx: click.Context, options: dict[str, Any], sections: tuple[str,
     if faults:
         raise InputError(str(path), faults)
     typed = click.core.ParameterSource.COMMANDLINE
+    parameters = {str(parameter.name): parameter for parameter in ctx.command.params}
     filled = {
-        name: _as_typed(value)
+        name: _as_typed(ctx, parameters[name], value, f"{section}.{name}", faults)
         for name, value in saved.items()
-        if ctx.get_parameter_source(name) != typed or name == "model"
+        if value is not None and (ctx.get_parameter_source(name) != typed or name == "model")
     }
+    if faults:
+        raise InputError(str(path), faults)
     return options | filled
 
 
@@ -81,8 +85,16 @@ def required(options: Mapping[str, Any], *names: str) -> None:
         raise InputError("options", faults)
 
 
-def _as_typed(value: Any) -> Any:
-    """What the command line would have passed: text, or a tuple of texts."""
-    if isinstance(value, list):
-        return tuple(str(item) for item in value)
-    return value if isinstance(value, bool) or value is None else str(value)
+def _as_typed(ctx: click.Context, parameter: click.Parameter, value: Any, where: str, faults: list[Fault]) -> Any:
+    """What the command line would have passed for the value, checked in the same way."""
+    items = value if isinstance(value, list) and parameter.multiple else [value]
+    if any(isinstance(item, bool | list | dict) for item in items) or (parameter.multiple and items is not value):
+        fix = "write a list of texts" if parameter.multiple else "write it as on the command line"
+        faults.append(Fault(where, f"holds {short(value)}", fix))
+        return None
+    texts = [short(item) if isinstance(item, int) and abs(item) > HUGE else str(item) for item in items]
+    try:
+        return parameter.type_cast_value(ctx, tuple(texts) if parameter.multiple else texts[0])
+    except click.BadParameter as error:
+        faults.append(Fault(where, error.message))
+        return None

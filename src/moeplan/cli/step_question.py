@@ -20,7 +20,6 @@ from moeplan.cli.options import (
     step_options,
 )
 from moeplan.cli.saved import required, with_saved
-from moeplan.errors import Fault, InputError, suggestion
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Deployment, Precision, ScheduleName
@@ -132,7 +131,6 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     )
     predictor = Predictor.of(spec, cluster, catalog, "article" if question.efficiency == "article" else "measured")
     step = _predict(predictor, deployment, question.schedule)
-    _check_corrections(step)
     return predictor, step
 
 
@@ -146,19 +144,3 @@ def _predict(predictor: Predictor, deployment: Deployment, schedule: str) -> Pre
         return plain
     overlapped = predictor.predict(replace(deployment, schedule="two-batch"))
     return overlapped if float(overlapped.seconds) < float(plain.seconds) else plain
-
-
-def _check_corrections(step: Prediction) -> None:
-    """Refuse a correction of an operator that the step does not have."""
-    known = {cost.name for group in step.groups for stage in group.layer.stages.values() for cost in stage.costs}
-    faults = [
-        Fault(
-            f"--correct {name}",
-            "no such operator here",
-            suggestion(name, known) or f"known: {', '.join(sorted(known))}",
-        )
-        for name in step.deployment.corrections
-        if name not in known
-    ]
-    if faults:
-        raise InputError("options", faults)

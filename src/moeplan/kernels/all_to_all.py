@@ -20,7 +20,7 @@ Direction = Literal["dispatch", "combine"]
 TABLE_GPU, TABLE_NIC = "h800", "cx7"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WireShare:
     """Shares of the line rate (NIC) and of the one-way rate (scale-up link), and where they come from."""
 

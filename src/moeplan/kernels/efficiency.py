@@ -8,7 +8,7 @@ from moeplan.kernels.origin import Origin, worst
 from moeplan.kinds import Real
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Efficiency:
     """Fractions between 0 and 1, scalars or arrays; floor: seconds that the kernel takes however small its work."""
 

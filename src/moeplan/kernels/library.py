@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from moeplan.kernels.article import ArticleFigures
 from moeplan.kernels.efficiency import Efficiency
 from moeplan.kernels.general import GeneralFigures, StandIn
 from moeplan.kernels.origin import Origin, worst
@@ -21,26 +20,40 @@ from moeplan.specs.gpu import Gpu
 from moeplan.specs.loading import build, read_mapping
 from moeplan.specs.precision import Format
 
+if TYPE_CHECKING:
+    from moeplan.kernels.article import ArticleFigures
+
 EfficiencySet = Literal["measured", "article"]
+ARTICLE = "article"
 NEAR = math.log(4.0)  # a shape counts as near a measured one when n and k differ by less than 4x in all
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KernelLibrary:
-    """Answers how efficient a kernel of a given shape is on one GPU."""
+    """Answers how efficient a kernel of a given shape is on one GPU.
+
+    A family's table is the GPU's own where it has one, else that of stand_in; «article» stands for no table at all.
+    """
 
     gpu: Gpu
     catalog: Catalog
     general: GeneralFigures
-    article: ArticleFigures
-    table_of: str  # slug of the GPU whose tables are read; "article" for none
-    best_origin: Origin  # no surer than this: the tables may be another GPU's
+    stand_in: str
+    stand_in_origin: Origin  # no surer than this where the table is another GPU's
+    own_tables: bool = True
 
     @classmethod
     def of(cls, gpu: Gpu, catalog: Catalog, efficiency: EfficiencySet = "measured") -> KernelLibrary:
-        """Choose the tables for a GPU: its own, those of the same die, those of its architecture's stand-in."""
-        table_of, best = ("article", Origin.ASSUMED) if efficiency == "article" else _tables_for(gpu, catalog)
-        return cls(gpu, catalog, _general(catalog), article_figures(catalog), table_of, best)
+        """Choose who stands in where the GPU has no table: the same die, or its architecture's stand-in."""
+        if efficiency == "article":
+            return cls(gpu, catalog, _general(catalog), ARTICLE, Origin.ASSUMED, own_tables=False)
+        stand_in, origin = _stand_in(gpu, catalog)
+        return cls(gpu, catalog, _general(catalog), stand_in, origin)
+
+    @property
+    def article(self) -> ArticleFigures:
+        """The published figures, for GPUs that no table stands in for."""
+        return article_figures(self.catalog)
 
     def gemm(self, *, m: Real, n: int, k: int, weights: Format, copies: int = 1) -> Efficiency:
         """Efficiency of a dense or batched GEMM; m may be an array."""
@@ -52,11 +65,13 @@ class KernelLibrary:
         measured_in = "fp8" if copies == 1 else "bf16"
         return self._answer(found, family, shape, distance, same_kernel=weights.computes_in == measured_in)
 
-    def grouped_gemm(self, *, rows_per_group: Real, groups: Real, n: int, k: int, weights: Format) -> Efficiency:
+    def grouped_gemm(
+        self, *, rows_per_group: Real, groups: Real, n: int, k: int, weights: Format, down: bool
+    ) -> Efficiency:
         """Efficiency of a grouped GEMM over `groups` groups, the active ones of `rows_per_group` rows each."""
         family = self._family("grouped_gemm_fp8")
         if family is None:
-            return self.article.grouped_gemm(rows=rows_per_group, down=n > k)
+            return self.article.grouped_gemm(rows=rows_per_group, down=down)
         surface, distance, shape = family.nearest(n, k)
         found = surface.at(np.maximum(groups, 1.0), np.maximum(rows_per_group, 1.0))
         return self._answer(found, family, shape, distance, same_kernel=weights.computes_in == "fp8")
@@ -65,9 +80,7 @@ class KernelLibrary:
         """Efficiency of absorbed MLA decode: over heads·q_len and the cached tokens of the whole batch."""
         family = self._family("mla_decode_bf16")
         if family is None:
-            # The article's H20 factor belongs to GPUs with little arithmetic beside their bandwidth.
-            weak = self.gpu.peak("bf16") / self.gpu.memory.bandwidth < 100
-            return self.article.mla(heads_times_q=heads * q_len, h20=weak)
+            return self.article.mla(heads_times_q=heads * q_len, h20=self.gpu.slug in ("h20", "h20-141"))
         surface, distance, shape = family.nearest(*MLA_SHAPE)
         found = surface.at(heads * q_len, batch * context)
         return self._answer(found, family, shape, distance, same_kernel=core.name == cache.name == "bf16")
@@ -95,7 +108,13 @@ class KernelLibrary:
         )
 
     def _family(self, family: Family) -> ShapeFamily | None:
-        return None if self.table_of == "article" else shape_family(self.catalog, self.table_of, family)
+        own = self.gpu.slug if self.own_tables else ""
+        for table_of in (own, self.stand_in):
+            if table_of and table_of != ARTICLE:
+                found = shape_family(self.catalog, table_of, family)
+                if found is not None:
+                    return found
+        return None
 
     def _answer(
         self,
@@ -116,16 +135,14 @@ class KernelLibrary:
             answer = replace(answer, floor=self.general.gemm_floor if far else 0.0)
         if not same_kernel:
             answer = answer.at_best(Origin.ASSUMED, "another precision's kernel")
-        if self.best_origin is Origin.EXTRAPOLATED and self.table_of == self.gpu.slug:
+        if family.table_of != self.gpu.slug:
+            answer = answer.at_best(self.stand_in_origin, f"standing in for {self.gpu.name}")
+        elif EDITED in self.gpu.assumed.values():
             answer = answer.at_best(Origin.EXTRAPOLATED, "on an edited chip")
-        if self.table_of != self.gpu.slug:
-            answer = answer.at_best(self.best_origin, f"standing in for {self.gpu.name}")
         return answer
 
 
-def _tables_for(gpu: Gpu, catalog: Catalog) -> tuple[str, Origin]:
-    if gpu.slug and catalog.kernel_table(gpu.slug, "gemm_fp8"):
-        return gpu.slug, Origin.EXTRAPOLATED if EDITED in gpu.assumed.values() else Origin.MEASURED
+def _stand_in(gpu: Gpu, catalog: Catalog) -> tuple[str, Origin]:
     chosen = build(StandIn, read_mapping(catalog.data_file("kernels", "stand_in.yaml")), "stand_in.yaml")
     if gpu.slug in chosen.die:
         return chosen.die[gpu.slug], Origin.EXTRAPOLATED
@@ -143,6 +160,8 @@ def _general(catalog: Catalog) -> GeneralFigures:
 
 @lru_cache(maxsize=8)
 def article_figures(catalog: Catalog) -> ArticleFigures:
-    """Read the MFU figures that seed 004 publishes."""
+    """Read the MFU figures that seed 004 publishes; few predictions need them."""
+    from moeplan.kernels.article import ArticleFigures
+
     path = catalog.data_file("kernels", "seed004_mfu.yaml")
     return build(ArticleFigures, read_mapping(path), str(path))

@@ -23,11 +23,12 @@ Point = tuple[tuple[int, int], float, float, float]  # (n, k), series, line, ide
 MLA_SHAPE: Final = (576, 512)  # key and value width of FlashMLA's tables
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ShapeFamily:
-    """Surfaces of one kernel by weight shape (n, k), and the title of the table."""
+    """Surfaces of one kernel by weight shape (n, k), and whose table it is."""
 
     title: str
+    table_of: str  # slug of the GPU that was measured
     surfaces: dict[tuple[int, int], Surface]
     best_origin: Origin = Origin.MEASURED  # a capped table is an assumption
 
@@ -53,9 +54,9 @@ def shape_family(catalog: Catalog, gpu: str, family: Family) -> ShapeFamily | No
         points.setdefault(shape, []).append((series, line, share))
     surfaces = {shape: Surface.of(found) for shape, found in points.items()}
     if table.sidecar.cold_share is None:
-        return ShapeFamily(table.sidecar.title, surfaces)
+        return ShapeFamily(table.sidecar.title, gpu, surfaces)
     title = f"{table.sidecar.title}, at most {table.sidecar.cold_share:g} of the roofline"
-    return ShapeFamily(title, surfaces, Origin.ASSUMED)
+    return ShapeFamily(title, gpu, surfaces, Origin.ASSUMED)
 
 
 def _dense(row: Row, gpu: Gpu) -> Point:

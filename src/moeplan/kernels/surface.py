@@ -11,7 +11,7 @@ from moeplan.kernels.origin import Origin
 from moeplan.kinds import Array, Real
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Surface:
     """Efficiency at the nodes of a grid; every axis in logarithms, ascending.
 

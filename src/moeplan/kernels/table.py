@@ -32,7 +32,7 @@ class Sidecar:
     cold_share: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Rows of positive numbers by column, and their sidecar."""
 
@@ -47,7 +47,7 @@ def read_table(path: Path, columns: tuple[str, ...]) -> Table:
     """
     sidecar = build(Sidecar, read_mapping(path.with_suffix(".yaml")), str(path.with_suffix(".yaml")))
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             header, written = tuple(reader.fieldnames or ()), list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -17,7 +17,7 @@ from moeplan.specs.precision import Format
 OUTPUT_BYTES = 2.0  # kernels write bf16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
     """One kernel: flops on tensor cores, bytes of memory traffic, both scalars or arrays."""
 
@@ -41,7 +41,7 @@ def grouped_gemm_work(*, rows: Real, groups: Real, n: int, k: int, weights: Form
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionWork:
     """Attention of one layer: the two GEMMs' FLOP apart, vector operations of softmax, bytes of cache read."""
 

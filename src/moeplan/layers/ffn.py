@@ -53,9 +53,9 @@ def routed_experts(step: Step) -> list[Cost]:
     assert load is not None, "a sparse layer has a load"
     width, hidden = experts.width, step.model.hidden
     return [
-        grouped_gemm("routed_gate_up", step.machine, load=load, n=2 * width, k=hidden, weights=weights),
+        grouped_gemm("routed_gate_up", step.machine, load=load, n=2 * width, k=hidden, weights=weights, down=False),
         _activation("routed_silu", step, width, load.rows),
-        grouped_gemm("routed_down", step.machine, load=load, n=hidden, k=width, weights=weights),
+        grouped_gemm("routed_down", step.machine, load=load, n=hidden, k=width, weights=weights, down=True),
     ]
 
 

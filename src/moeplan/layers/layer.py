@@ -17,7 +17,7 @@ from moeplan.ops.elementwise import launch_gaps
 StageName = Literal["attention_front", "attention_back", "dispatch", "shared", "routed", "combine", "dense"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """Operators that run one after another on one lane."""
 
@@ -33,7 +33,7 @@ class Stage:
         return total
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layer:
     """The stages of a layer, by name; a dense layer has no dispatch, shared, routed and combine."""
 

@@ -12,7 +12,7 @@ from moeplan.specs.deployment import Precision
 from moeplan.specs.model import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step:
     """batch requests of q_len new tokens each on one rank, context cached tokens; scalars or arrays on open axes."""
 

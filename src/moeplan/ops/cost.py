@@ -13,7 +13,7 @@ Resource = Literal["compute", "memory", "vector", "network", "floor"]
 Lane = Literal["compute", "network"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cost:
     """Seconds of an operator and what they are made of; scalars or arrays on open axes.
 

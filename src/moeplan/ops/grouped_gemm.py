@@ -10,8 +10,10 @@ from moeplan.routing.slots import ExpertLoad
 from moeplan.specs.precision import Format
 
 
-def grouped_gemm(name: str, machine: Machine, *, load: ExpertLoad, n: int, k: int, weights: Format) -> Cost:
+def grouped_gemm(name: str, machine: Machine, *, load: ExpertLoad, n: int, k: int, weights: Format, down: bool) -> Cost:
     """Rows of the fullest rank over its active experts: 2·rows·n·k FLOP, active·n·k weights read.
+
+    down: the second product, whose published factors differ.
 
     Raises Unsupported when the GPU has no such precision.
     """
@@ -22,6 +24,6 @@ def grouped_gemm(name: str, machine: Machine, *, load: ExpertLoad, n: int, k: in
         grouped_gemm_work(rows=load.rows, groups=load.active, n=n, k=k, weights=weights),
         peak=gpu.peak(weights.computes_in),
         bandwidth=gpu.memory.bandwidth,
-        efficiency=kernels.grouped_gemm(rows_per_group=m, groups=load.slots, n=n, k=k, weights=weights),
+        efficiency=kernels.grouped_gemm(rows_per_group=m, groups=load.slots, n=n, k=k, weights=weights, down=down),
         terms={"m": (m, "rows per group"), "groups": (load.active, ""), "n": (n, ""), "k": (k, "")},
     )

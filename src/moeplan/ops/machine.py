@@ -9,7 +9,7 @@ from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Machine:
     """A cluster with its kernel library."""
 

@@ -10,7 +10,7 @@ from moeplan.errors import Fault, InputError
 from moeplan.kinds import Real
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slots:
     """`total` expert slots over `ep` ranks; scalars or arrays.
 
@@ -58,7 +58,7 @@ def deal(experts: int, ep: Real, redundant: int | None = None) -> Slots:
     return Slots(experts=experts, ep=ep, total=total + 0 * ep)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExpertLoad:
     """What the fullest rank computes in one layer: rows over the active ones of its slots."""
 

@@ -15,7 +15,7 @@ from moeplan.layers.layer import Layer, StageName
 from moeplan.specs.deployment import ScheduleName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
     """seconds of a layer over all its micro-batches; exposed: seconds by stage that nothing hides."""
 

@@ -66,7 +66,7 @@ class _Tally:
 def best(predictor: Predictor, space: Space, *, min_tps: float, progress: Progress | None = None) -> Found | Missed:
     """Maximise tokens per second per GPU over the space, under memory and min_tps (accepted tokens/s per user).
 
-    Ties go to the smaller batch, then to fewer GPUs, then to fewer drafts, then to the first precision and schedule.
+    Ties go to the first precision and schedule, in them to the smaller batch, then to fewer GPUs, then to fewer drafts.
     `progress` is called with (tried, all) after each piece; an interrupt ends the walk and marks the answer incomplete.
     """
     tally = _Tally()

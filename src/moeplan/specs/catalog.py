@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -92,29 +92,28 @@ class Catalog:
     def path(self, kind: Kind, name: str) -> Path:
         """Resolve a name or alias to its file; raise UnknownName with near names."""
         given = name.lower().strip()
-        for slug in (given, self._aliases[kind].get(given)):  # a file's own name before an alias
-            for path in self._files(kind):
-                if path.stem.lower() == slug:
-                    return path
-        known = {*self.names(kind), *self._aliases[kind]}
+        files = {path.stem.lower(): path for path in reversed(list(self._files(kind)))}
+        if given in files:  # a file's own name before an alias
+            return files[given]
+        aliases = self._aliases(kind)
+        if aliases.get(given) in files:
+            return files[aliases[given]]
+        known = {*self.names(kind), *aliases}
         raise UnknownName({"gpus": "gpu", "nics": "nic"}.get(kind, kind.rstrip("s")), name, known)
 
     def names(self, kind: Kind) -> list[str]:
         """All names of a kind, sorted, aliases left out."""
         return sorted({path.stem for path in self._files(kind)})
 
-    @cached_property
-    def _aliases(self) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {kind: {} for kind in _SUFFIXES}
+    def _aliases(self, kind: Kind) -> dict[str, str]:
+        found: dict[str, str] = {}
         for root in reversed(self.roots):
-            for kind, aliases in found.items():
-                index = root / kind / "index.yaml"
-                if index.is_file():
-                    for slug, words in read_mapping(index).items():
-                        if not isinstance(words or [], list):
-                            fault = Fault(str(slug), f"holds {words!r}", "write a list of names, such as [a, b]")
-                            raise InputError(str(index), [fault])
-                        aliases.update({str(word).lower(): str(slug).lower() for word in words or ()})
+            index = root / kind / "index.yaml"
+            for slug, words in read_mapping(index).items() if index.is_file() else ():
+                if not isinstance(words or [], list):
+                    fault = Fault(str(slug), f"holds {words!r}", "write a list of names, such as [a, b]")
+                    raise InputError(str(index), [fault])
+                found.update({str(word).lower(): str(slug).lower() for word in words or ()})
         return found
 
     def _files(self, kind: Kind) -> Iterator[Path]:

@@ -108,13 +108,15 @@ def _replace(thing: Any, path: list[str], edit: Edit, faults: list[Fault]) -> An
     field = next(field for field in dataclasses.fields(thing) if field.name == name)
     hint = typing.get_type_hints(type(thing))[name]
     dimension = field.metadata.get("dimension")
-    where = f"{edit.target}.{edit.path}"
+    where, before = f"{edit.target}.{edit.path}", len(faults)
+    new: Any
     if isinstance(value, dict):
-        item = convert(typing.get_args(hint)[1], edit.value, where, dimension, faults)
-        return dataclasses.replace(thing, **{name: {**value, rest[0]: item}})
-    if rest:
-        return dataclasses.replace(thing, **{name: _replace(value, rest, edit, faults)})
-    return dataclasses.replace(thing, **{name: convert(hint, _literal(edit.value), where, dimension, faults)})
+        new = {**value, rest[0]: convert(typing.get_args(hint)[1], edit.value, where, dimension, faults)}
+    elif rest:
+        new = _replace(value, rest, edit, faults)
+    else:
+        new = convert(hint, _literal(edit.value), where, dimension, faults)
+    return thing if len(faults) > before else dataclasses.replace(thing, **{name: new})
 
 
 def _literal(text: str) -> Any:
@@ -123,6 +125,6 @@ def _literal(text: str) -> Any:
 
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # a whole number of 5,000 digits is a ValueError
         return text
     return value if isinstance(value, int | float | bool) or value is None else text

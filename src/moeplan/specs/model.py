@@ -128,7 +128,15 @@ class ModelSpec:
 
 
 def _faults(model: ModelSpec) -> list[Fault]:
-    faults = []
+    """Return every broken rule; a size of zero alone, for it makes the rules between sizes meaningless."""
+    sizes = {"hidden": model.hidden, "vocab": model.vocab}
+    parts: list[tuple[str, Attention | Experts | None]] = [("attention", model.attention), ("experts", model.experts)]
+    for where, part in parts:
+        names = ("heads", "kv_heads", "head_dim", "kv_lora_rank", "v_head_dim", "count", "width", "n_group")
+        sizes |= {f"{where}.{name}": getattr(part, name) for name in names if hasattr(part, name)}
+    faults = [Fault(path, f"is {size}", "give at least 1") for path, size in sizes.items() if size < 1]
+    if faults:
+        return faults
     if not model.layers:
         faults.append(Fault("layers", "is empty", "give at least one layer"))
     experts = model.experts

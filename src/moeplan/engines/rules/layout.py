@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from moeplan.engines.rules import EngineName
 from moeplan.errors import Fault, InputError
 from moeplan.specs.model import Gqa, ModelSpec
 
-EngineName = Literal["sglang", "vllm", "trtllm"]
 FP8_BLOCK = 128
 
 

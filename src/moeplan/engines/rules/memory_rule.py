@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from moeplan.engines.rules.layout import EngineName
+from moeplan.engines.rules import EngineName
 from moeplan.kinds import Real
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.loading import build, quantity, read_mapping

@@ -119,7 +119,7 @@ def test_each_required_option_is_asked_for(
 
 def test_what_is_no_correction(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("", "o_proj", "=2", "o_prj=2", "lm_haed=2", "é=1", LONG, f"{LONG}=2"):
-        refused(capsys, *arguments("predict", PREDICT, "--correct", text), named="--correct")
+        refused(capsys, *arguments("predict", PREDICT, "--correct", text), named="correct")
 
 
 @pytest.mark.parametrize("command", ["predict", "plan", "gpus", "nics", "models"])

@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeplan.engines.rules.layout import (
-    EngineName,
-    Layout,
-    check_layout,
-    smallest_gpu_count,
-    violations,
-)
+from moeplan.engines.rules import EngineName
+from moeplan.engines.rules.layout import Layout, check_layout, smallest_gpu_count, violations
 from moeplan.errors import InputError
 from moeplan.routing.slots import deal
 from moeplan.specs.catalog import Catalog

@@ -5,11 +5,11 @@ Section numbers are those of the article's reconstruction; docs/throughput-artic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from moeplan.article.profile import GI, ArticleProfile, Chip, Revision, Switches
+from moeplan.article.profile import GI, ArticleProfile, Chip, Corrections, Revision, Switches
 from moeplan.kernels.article import ArticleFigures
 from moeplan.kernels.efficiency import Efficiency
 from moeplan.kernels.origin import Origin
@@ -21,6 +21,9 @@ from moeplan.specs.gpu import Gpu
 HIDDEN, HEADS, EXPERTS, TOP_K = 7168, 128, 256, 8
 LATENT, VALUE, ROPE_FREE = 576, 512, 128
 GATE_UP, WIDTH = 4096, 2048
+
+
+AS_PUBLISHED = Corrections()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,24 +53,23 @@ class ArticleModel:
     revision: Revision
     nic_rate: float  # bytes/s
     switches: Switches
+    corrections: Corrections = AS_PUBLISHED
 
     @property
     def gpu(self) -> Gpu:
         """The chip in SI units, the overlap class switched if asked for."""
-        gpu = self.chip.gpu("chip")
-        if self.switches.overlap is None:
-            return gpu
-        from dataclasses import replace
-
-        return replace(gpu, attention_overlap=self.switches.overlap)
+        gpu = self.chip.gpu("chip", decimal=self.corrections.decimal_units)
+        return replace(gpu, attention_overlap=self.switches.overlap) if self.switches.overlap else gpu
 
     def stages(self, c: Configuration) -> dict[str, Real]:
         """Seconds of every stage of one micro-batch, and of the layer (sections 3 to 7)."""
         t: dict[str, Real] = {}
         rows = c.micro_batch * c.q_len
         w = c.linear_bytes
-        t["q_down"] = self.gemm(rows, 1536, 128, w, out=4)  # the author's dimensions, not the model's 7168 → 1536
-        t["q_up"] = self.gemm(rows, 128, 24576, w)
+        if self.corrections.true_query:
+            t["q_down"], t["q_up"] = self.gemm(rows, HIDDEN, 1536, w), self.gemm(rows, 1536, 24576, w)
+        else:  # the author's dimensions
+            t["q_down"], t["q_up"] = self.gemm(rows, 1536, 128, w, out=4), self.gemm(rows, 128, 24576, w)
         t["q_absorb"] = self.gemm(rows, ROPE_FREE, VALUE, w, copies=HEADS)
         t["kv_compress"] = self.gemm(rows, HIDDEN, LATENT, w)
         t["attention_front"] = t["q_down"] + t["q_up"] + t["q_absorb"] + t["kv_compress"]
@@ -75,8 +77,9 @@ class ArticleModel:
         t["v_absorb"] = self.gemm(rows, VALUE, ROPE_FREE, w, copies=HEADS)
         t["out_proj"] = self.gemm(rows, HEADS * ROPE_FREE, HIDDEN, w)
         t["attention_back"] = t["flash_mla"] + t["v_absorb"] + t["out_proj"]
-        t["dispatch"] = TOP_K * rows * HIDDEN * 1 / self.nic_rate
-        t["combine"] = TOP_K * rows * HIDDEN * w / self.nic_rate
+        rate = self.nic_rate * (1e9 / GI if self.corrections.decimal_units else 1.0)
+        t["dispatch"] = TOP_K * rows * HIDDEN * 1 / rate
+        t["combine"] = TOP_K * rows * HIDDEN * (2 if self.corrections.bf16_combine else w) / rate
         t |= self.experts(c)
         if c.dual:
             front = np.maximum(t["dispatch"], t["attention_front"] + t["shared"])
@@ -120,10 +123,11 @@ class ArticleModel:
 
     def experts(self, c: Configuration) -> dict[str, Real]:
         """Shared and routed experts; each local expert gets top_k × rows, whatever the EP size (section 6)."""
-        rows = c.micro_batch * (c.q_len if c.dual else 1)  # the naive pipeline forgets q_len
+        forgets = not c.dual and not self.corrections.naive_q_len  # the naive pipeline forgets q_len
+        rows = c.micro_batch * (1 if forgets else c.q_len)
         local = -(-EXPERTS // c.ep)
         shared = self._expert(rows)
-        routed = local * self._expert(TOP_K * rows)
+        routed = local * self._expert(TOP_K * rows / (local if self.corrections.rows_per_slot else 1))
         return {"shared": shared, "routed": routed}
 
     def user_speed(self, c: Configuration) -> Real:

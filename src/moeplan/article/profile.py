@@ -24,16 +24,17 @@ class Chip:
     weak: bool  # takes FlashMLA's factor of H20
     bf16: float | None = None
 
-    def gpu(self, name: str) -> Gpu:
-        """The same chip in SI units, as the operators want it."""
-        rates = {"fp8": self.fp8 * TI} | ({"bf16": self.bf16 * TI} if self.bf16 is not None else {})
+    def gpu(self, name: str, *, decimal: bool = False) -> Gpu:
+        """The same chip in SI units, as the operators want it; decimal: its figures read as 1e12 and 1e9."""
+        giga, tera = (1e9, 1e12) if decimal else (GI, TI)
+        rates = {"fp8": self.fp8 * tera} | ({"bf16": self.bf16 * tera} if self.bf16 is not None else {})
         return Gpu(
             name=name,
             vendor="",
             architecture="",
-            memory=Memory(capacity=1.0, bandwidth=self.memory * TI),
+            memory=Memory(capacity=1.0, bandwidth=self.memory * tera),
             compute=rates,
-            vector_rate=self.sms * 16 * self.clock * GI,
+            vector_rate=self.sms * 16 * self.clock * giga,
             attention_overlap=self.overlap,
         )
 
@@ -96,6 +97,21 @@ class Switches:
     overlap: AttentionOverlap | None = None
     chunk: int | None = None
     thread_all_reduce: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrections:
+    """The article's shortcuts put right, one by one; all False is the article.
+
+    decimal_units: rates as datasheets mean them. true_query: 7168 → 1536 → 24576. rows_per_slot: a card's rows shared
+    by its experts. naive_q_len: the naive pipeline's experts see q_len too. bf16_combine: combine in 2 bytes always.
+    """
+
+    decimal_units: bool = False
+    true_query: bool = False
+    rows_per_slot: bool = False
+    naive_q_len: bool = False
+    bf16_combine: bool = False
 
 
 @lru_cache(maxsize=4)

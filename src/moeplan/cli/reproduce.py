@@ -6,8 +6,9 @@ import click
 
 from moeplan.article.profile import Switches, article_profile
 from moeplan.article.search import walk
-from moeplan.cli.options import data_option, json_option, print_json
+from moeplan.cli.options import cluster_of, count, data_option, json_option, names, print_json
 from moeplan.errors import Fault, InputError
+from moeplan.ops.machine import Machine
 from moeplan.report.document import document
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import AttentionOverlap
@@ -65,6 +66,80 @@ def throughput_article(
     from moeplan.report.tables import console
 
     print_article(console(), rows, source, switched=switches != Switches())
+    return 0
+
+
+@command.command("article-quirks")
+@data_option
+@json_option
+def article_quirks(data: str | None, as_json: bool) -> int:
+    """What each of the throughput article's shortcuts costs against the physical default."""
+    from moeplan.article.quirks import POINTS, quirks
+
+    found = quirks(Catalog.standard(data))
+    if as_json:
+        points = [{"gpu": gpu, "nic": nic, "configuration": point} for gpu, nic, point in POINTS]
+        print_json(document("article-quirks", {"points": points, "quirks": found}))
+        return 0
+    from moeplan.report.article_report import print_quirks
+    from moeplan.report.tables import console
+
+    print_quirks(console(), POINTS, found)
+    return 0
+
+
+@command.command("tp-argument")
+@click.option("--gpu", default="h20,h800", show_default=True, metavar="NAME[,NAME…]", help="GPUs with a scale-up link.")
+@click.option("--batch", default="32,64,128,256", show_default=True, metavar="N[,N…]", help="Requests on the two GPUs.")
+@click.option("--mtp", default="0", show_default=True, metavar="N", help="Drafts per step.")
+@click.option("--context", default="5k", show_default=True, metavar="TOKENS", help="Cached tokens per request.")
+@data_option
+@json_option
+def tp_argument(gpu: str, batch: str, mtp: str, context: str, data: str | None, as_json: bool) -> int:
+    """«TP 2 instead of half the batch»: DeepSeek-V3's attention layer either way, the all-reduce priced."""
+    from moeplan.article.tensor_parallel import half_batch, two_way
+
+    catalog = Catalog.standard(data)
+    model, q_len, tokens = (
+        catalog.model("deepseek-v3"),
+        1 + int(count(mtp, "--mtp", least=0, most=8)),
+        count(context, "--context"),
+    )
+    rows = []
+    for name in names(gpu, "--gpu"):
+        machine = Machine.of(cluster_of(catalog, name, "cx7", None), catalog)
+        for requests in (int(count(part, "--batch", least=2)) for part in names(batch, "--batch")):
+            shape = {"batch": requests, "q_len": q_len, "context": int(tokens)}
+            rows.append(
+                (
+                    machine.cluster.gpu.name,
+                    requests,
+                    half_batch(machine, model, **shape),
+                    two_way(machine, model, **shape),
+                )
+            )
+    if as_json:
+        content = [
+            {
+                "gpu": name,
+                "batch": requests,
+                "choices": [
+                    {
+                        "name": choice.name,
+                        "seconds": choice.seconds,
+                        "operators": {c.name: c.seconds for c in choice.costs},
+                    }
+                    for choice in (half, two)
+                ],
+            }
+            for name, requests, half, two in rows
+        ]
+        print_json(document("tp-argument", {"q_len": q_len, "context": tokens, "rows": content}))
+        return 0
+    from moeplan.report.article_report import print_tp_argument
+    from moeplan.report.tables import console
+
+    print_tp_argument(console(), rows, q_len=q_len, context=tokens)
     return 0
 
 

@@ -25,6 +25,11 @@ class GeneralFigures:
     nvlink_share_dispatch: float
     nvlink_share_combine: float
     all_to_all_source: str
+    all_reduce_one_shot: float = quantity("s")
+    all_reduce_one_shot_share: float
+    all_reduce_two_shot: float = quantity("s")
+    all_reduce_two_shot_share: float
+    all_reduce_source: str
     step_overhead: float = quantity("s")
     step_overhead_source: str
 

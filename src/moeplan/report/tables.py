@@ -27,6 +27,7 @@ LEFT = {
     "model",
     "operator",
     "pipeline",
+    "put right",
     "rung",
     "schedule",
     "setup",

@@ -9,7 +9,6 @@ MoeplanError
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -60,5 +59,7 @@ class Infeasible(MoeplanError):
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return «did you mean …?» for the nearest known words, or an empty string."""
+    import difflib
+
     near = difflib.get_close_matches(word.lower(), [k.lower() for k in known], n=3, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from moeplan.errors import Fault, InputError
@@ -18,6 +17,8 @@ def write_whole(path: Path, content: bytes) -> None:
     path = Path(os.path.realpath(path))  # a link stays, its target is replaced
     if os.path.lexists(path) and not os.path.isfile(path):
         raise InputError(str(path), [Fault(str(path), "is no regular file", "give the name of a file")])
+    import tempfile
+
     try:
         handle, temporary = tempfile.mkstemp(dir=path.resolve().parent, prefix=".moeplan-")
     except OSError as error:

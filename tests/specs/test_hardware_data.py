@@ -9,7 +9,8 @@ import pytest
 
 from moeplan.errors import Unsupported
 from moeplan.specs import loading
-from moeplan.specs.cluster import ClusterFile, Nic
+from moeplan.specs.cluster import Nic
+from moeplan.specs.cluster_file import ClusterFile
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.loading import build, read_mapping
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,9 +14,11 @@ from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Acceptance
-from moeplan.specs.edits import Edit, edited
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.precision import FORMATS
+
+if TYPE_CHECKING:
+    from moeplan.specs.edits import Edit
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -184,13 +185,28 @@ def formats(model: ModelSpec, given: Mapping[str, str | None]) -> None:
 
 def cluster_of(catalog: Catalog, gpu: str, nic: str, nics_per_node: int | None, edits: Sequence[Edit] = ()) -> Cluster:
     """A cluster of any size from the names of its GPU and NIC, edited."""
-    device = edited(catalog.gpu(gpu), "gpu", edits)
+    device, card = catalog.gpu(gpu), catalog.nic(nic)
+    if edits:
+        from moeplan.specs.edits import edited
+
+        device, card = edited(device, "gpu", edits), edited(card, "nic", edits)
     return Cluster(
         gpu=device,
-        nic=edited(catalog.nic(nic), "nic", edits),
+        nic=card,
         gpus_per_node=device.gpus_per_node,
         nics_per_node=nics_per_node if nics_per_node is not None else device.gpus_per_node,
     )
+
+
+def edited_model(catalog: Catalog, name: str, texts: Sequence[str]) -> tuple[ModelSpec, Sequence[Edit]]:
+    """The model of that name with its edits, and all edits read; raise InputError."""
+    model = catalog.model(name)
+    if not texts:
+        return model, ()
+    from moeplan.specs.edits import edited, parse_edits
+
+    edits = parse_edits(texts)
+    return edited(model, "model", edits), edits
 
 
 def names(text: str, name: str) -> list[str]:
@@ -220,4 +236,6 @@ def corrections(items: tuple[str, ...]) -> dict[str, float]:
 
 def print_json(content: Mapping[str, Any]) -> None:
     """Write the document to standard output."""
+    import json
+
     click.echo(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))

@@ -10,6 +10,7 @@ from moeplan.cli.options import (
     acceptance,
     cluster_of,
     count,
+    edited_model,
     formats,
     instance_sizes,
     names,
@@ -22,7 +23,6 @@ from moeplan.predict import Predictor
 from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import SCHEDULES, Precision, ScheduleName, check_precision
-from moeplan.specs.edits import edited, parse_edits
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.model import ModelSpec
 
@@ -83,8 +83,7 @@ def check_question(context: str | None, min_tps: str | None, workload: dict[str,
 def read_plan(question: PlanQuestion) -> ReadPlan:
     """Read every option before anything is searched; raise InputError naming what is wrong."""
     catalog = Catalog.standard(question.data)
-    edits = parse_edits(question.edits)
-    model = edited(catalog.model(question.model), "model", edits)
+    model, edits = edited_model(catalog, question.model, question.edits)
     context, min_tps = count(question.context, "--context"), positive(question.min_tps, "--min-tps")
     if model.max_position is not None and context > model.max_position:
         fix = f"{model.name} reads at most {model.max_position:,} tokens"

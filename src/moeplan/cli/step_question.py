@@ -16,6 +16,7 @@ from moeplan.cli.options import (
     corrections,
     count,
     data_option,
+    edited_model,
     formats,
     step_options,
 )
@@ -23,7 +24,6 @@ from moeplan.cli.saved import required, with_saved
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Deployment, Precision, ScheduleName
-from moeplan.specs.edits import edited, parse_edits
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -103,8 +103,7 @@ def asked(ctx: click.Context, options: dict[str, Any]) -> tuple[StepQuestion, di
 def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     """Predict the step; raise InputError naming what is wrong with the question."""
     catalog = Catalog.standard(question.data)
-    edits = parse_edits(question.edits)
-    spec = edited(catalog.model(question.model), "model", edits)
+    spec, edits = edited_model(catalog, question.model, question.edits)
     nodes = int(count(str(question.nics_per_node), "--nics-per-node")) if question.nics_per_node is not None else None
     cluster = cluster_of(catalog, question.gpu, question.nic, nodes, edits)
     drafts = int(count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS))

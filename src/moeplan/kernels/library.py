@@ -15,8 +15,7 @@ from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.shape_family import MLA_SHAPE, Family, ShapeFamily, shape_family
 from moeplan.kinds import Real
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.edits import EDITED
-from moeplan.specs.gpu import Gpu
+from moeplan.specs.gpu import EDITED, Gpu
 from moeplan.specs.loading import build, read_mapping
 from moeplan.specs.precision import Format
 
@@ -32,23 +31,18 @@ NEAR = math.log(4.0)  # a shape counts as near a measured one when n and k diffe
 class KernelLibrary:
     """Answers how efficient a kernel of a given shape is on one GPU.
 
-    A family's table is the GPU's own where it has one, else that of stand_in; «article» stands for no table at all.
+    A family's table is the GPU's own where it has one, else that of the GPU that stands in for it.
     """
 
     gpu: Gpu
     catalog: Catalog
     general: GeneralFigures
-    stand_in: str
-    stand_in_origin: Origin  # no surer than this where the table is another GPU's
-    own_tables: bool = True
+    efficiency: EfficiencySet = "measured"
 
     @classmethod
     def of(cls, gpu: Gpu, catalog: Catalog, efficiency: EfficiencySet = "measured") -> KernelLibrary:
-        """Choose who stands in where the GPU has no table: the same die, or its architecture's stand-in."""
-        if efficiency == "article":
-            return cls(gpu, catalog, _general(catalog), ARTICLE, Origin.ASSUMED, own_tables=False)
-        stand_in, origin = _stand_in(gpu, catalog)
-        return cls(gpu, catalog, _general(catalog), stand_in, origin)
+        """The library of a GPU; «article» reads no table, but the published figures alone."""
+        return cls(gpu, catalog, _general(catalog), efficiency)
 
     @property
     def article(self) -> ArticleFigures:
@@ -108,13 +102,13 @@ class KernelLibrary:
         )
 
     def _family(self, family: Family) -> ShapeFamily | None:
-        own = self.gpu.slug if self.own_tables else ""
-        for table_of in (own, self.stand_in):
-            if table_of and table_of != ARTICLE:
-                found = shape_family(self.catalog, table_of, family)
-                if found is not None:
-                    return found
-        return None
+        if self.efficiency == ARTICLE:
+            return None
+        own = shape_family(self.catalog, self.gpu.slug, family) if self.gpu.slug else None
+        if own is not None:
+            return own
+        table_of, _ = _stand_in(self.gpu, self.catalog)
+        return None if table_of == ARTICLE else shape_family(self.catalog, table_of, family)
 
     def _answer(
         self,
@@ -136,20 +130,27 @@ class KernelLibrary:
         if not same_kernel:
             answer = answer.at_best(Origin.ASSUMED, "another precision's kernel")
         if family.table_of != self.gpu.slug:
-            answer = answer.at_best(self.stand_in_origin, f"standing in for {self.gpu.name}")
+            answer = answer.at_best(_stand_in(self.gpu, self.catalog)[1], f"standing in for {self.gpu.name}")
         elif EDITED in self.gpu.assumed.values():
             answer = answer.at_best(Origin.EXTRAPOLATED, "on an edited chip")
         return answer
 
 
 def _stand_in(gpu: Gpu, catalog: Catalog) -> tuple[str, Origin]:
-    chosen = build(StandIn, read_mapping(catalog.data_file("kernels", "stand_in.yaml")), "stand_in.yaml")
+    """Whose tables serve a GPU without: the same die's, or its architecture's stand-in; and how sure that is at best."""
+    chosen = _stand_ins(catalog)
     if gpu.slug in chosen.die:
         return chosen.die[gpu.slug], Origin.EXTRAPOLATED
     for prefix, table in chosen.architecture.items():
         if gpu.architecture.lower().startswith(prefix.lower()):
             return table, Origin.ASSUMED
     return chosen.other, Origin.ASSUMED
+
+
+@lru_cache(maxsize=8)
+def _stand_ins(catalog: Catalog) -> StandIn:
+    path = catalog.data_file("kernels", "stand_in.yaml")
+    return build(StandIn, read_mapping(path), str(path))
 
 
 @lru_cache(maxsize=8)

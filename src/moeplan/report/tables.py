@@ -5,11 +5,11 @@ A layout library would cost more CPU time than a whole prediction; what is neede
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 
@@ -41,8 +41,7 @@ GAP = 2
 LEAST_WRAP = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """Headers, rows of text, a title on a line of its own."""
 
     headers: tuple[str, ...]
@@ -79,7 +78,7 @@ class Console:
     """Standard output: prose wrapped to its width, tables, and text as it is."""
 
     def __init__(self) -> None:
-        self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
+        self.width = os.get_terminal_size().columns if sys.stdout.isatty() else 160
 
     def print(self, content: str | Table = "", *, raw: bool = False) -> None:
         """Write prose or a table; `raw` text is not wrapped, so that it can be copied."""

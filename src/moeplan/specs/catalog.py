@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from moeplan.errors import Fault, InputError, UnknownName
-from moeplan.specs.cluster import Cluster, ClusterFile, Nic
+from moeplan.specs.cluster import Cluster, Nic
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.hf_config import model_from_config
 from moeplan.specs.loading import build, read_mapping
@@ -56,6 +56,8 @@ class Catalog:
 
     def cluster(self, name: str) -> Cluster:
         """Return the cluster of that name, its GPU and NIC loaded; raise UnknownName or InputError."""
+        from moeplan.specs.cluster_file import ClusterFile
+
         path = self.path("clusters", name)
         written = build(ClusterFile, read_mapping(path), str(path))
         return Cluster(

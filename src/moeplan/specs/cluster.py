@@ -60,17 +60,3 @@ class Cluster:
     def total_gpus(self) -> int | None:
         """All GPUs, or None where the cluster has no fixed size."""
         return None if self.nodes is None else self.nodes * self.gpus_per_node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFile:
-    """A cluster as written in YAML: names instead of things."""
-
-    name: str
-    gpu: str
-    nic: str
-    gpus_per_node: int
-    nics_per_node: int
-    nodes: int | None = None
-    sources: dict[str, str] = field(default_factory=dict)
-    assumed: dict[str, str] = field(default_factory=dict)

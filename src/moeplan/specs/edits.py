@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from moeplan.errors import Fault, InputError, suggestion
+from moeplan.specs.gpu import EDITED
 from moeplan.specs.loading import convert
 
 T = TypeVar("T")
 Target = Literal["gpu", "nic", "model"]
-EDITED = "set by hand"
 TARGETS: tuple[Target, ...] = ("gpu", "nic", "model")
 
 

@@ -9,6 +9,7 @@ from moeplan.errors import Fault, InputError, Unsupported, suggestion
 from moeplan.specs.loading import quantity
 
 PRECISIONS = ("bf16", "fp8", "fp4", "int8")
+EDITED = "set by hand"  # why a figure is assumed that was given on the command line
 AttentionOverlap = Literal["none", "two-stage", "three-stage"]
 
 

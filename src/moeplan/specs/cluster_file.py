@@ -1,0 +1,19 @@
+"""A cluster as written in YAML: names instead of things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile:
+    """A cluster as written in YAML: names instead of things."""
+
+    name: str
+    gpu: str
+    nic: str
+    gpus_per_node: int
+    nics_per_node: int
+    nodes: int | None = None
+    sources: dict[str, str] = field(default_factory=dict)
+    assumed: dict[str, str] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from moeplan.schedules.timeline import MICRO_BATCHES, TIMELINES, Timeline, naive
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Deployment, check, check_precision
-from moeplan.specs.model import LayerGroup, ModelSpec
+from moeplan.specs.model import LayerGroup, ModelSpec, WeightFormats
 from moeplan.specs.precision import weight_format
 
 
@@ -60,6 +60,7 @@ class Prediction:
     step: Step  # one micro-batch
     memory: MemoryUse
     rule: MemoryRule
+    checkpoint: WeightFormats  # as shipped; model.formats is what runs
     seconds: Real
 
     @property
@@ -86,6 +87,13 @@ class Prediction:
     def tps_per_gpu(self) -> Real:
         """Output tokens per second per decode GPU; a GPU is one DP rank."""
         return self.deployment.batch * self.tps_per_user
+
+    @property
+    def formats_changed(self) -> bool:
+        """Whether some weights run in another format than the checkpoint's."""
+        old, new = self.checkpoint, self.model.formats
+        kinds = ("experts", "linear", "attention") if self.model.is_moe else ("linear", "attention")
+        return any(getattr(old, kind) != getattr(new, kind) for kind in kinds)
 
     @property
     def fits(self) -> Real:
@@ -154,6 +162,7 @@ class Predictor:
             step=step,
             memory=memory_use(model, deployment, slots, capacity=gpu.memory.capacity, rule=self.rule),
             rule=self.rule,
+            checkpoint=self.model.formats,
             seconds=seconds,
         )
 

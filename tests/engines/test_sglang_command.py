@@ -17,7 +17,7 @@ from moeplan.engines.emit.sglang import LaunchCommand, sglang_command
 from moeplan.errors import InputError
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
+from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName, check
 from moeplan.specs.model import ModelSpec
 
 CATALOG = Catalog.standard()
@@ -226,9 +226,9 @@ def test_everything_wrong_is_said_at_once() -> None:
 def test_two_batch_overlap_on_one_gpu_is_refused() -> None:
     """check_two_batch_overlap of SGLang 0.5.23 wants an all-to-all backend or attention DP."""
     prediction = predict("qwen3-30b-a3b", "h200", 1)
-    one = replace(prediction, deployment=replace(prediction.deployment, schedule="two-batch"))
-    with pytest.raises(InputError, match="schedule: one GPU has no all-to-all"):
-        sglang_command(one)
+    one = replace(prediction.deployment, schedule="two-batch")
+    with pytest.raises(InputError, match="hides an all-to-all, one GPU has none"):
+        check(one, prediction.model)
 
 
 @pytest.mark.parametrize(

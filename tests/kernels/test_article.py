@@ -122,8 +122,8 @@ def test_the_library_hands_out_the_articles_figures_when_asked() -> None:
     library = KernelLibrary.of(CATALOG.gpu("h800"), CATALOG, "article")
     fp8 = weight_format("fp8_block")
     assert library.gemm(m=128, n=7168, k=16384, weights=fp8).compute == pytest.approx(DEEP)
-    up = library.grouped_gemm(rows_per_group=300, groups=2, n=4096, k=7168, weights=fp8)
-    down = library.grouped_gemm(rows_per_group=300, groups=2, n=7168, k=2048, weights=fp8)
+    up = library.grouped_gemm(rows_per_group=300, groups=2, n=4096, k=7168, weights=fp8, down=False)
+    down = library.grouped_gemm(rows_per_group=300, groups=2, n=7168, k=2048, weights=fp8, down=True)
     assert up.compute == pytest.approx(932 / 1979)
     assert down.compute == pytest.approx(815 / 1979)
     assert up.origin is Origin.ASSUMED

@@ -92,15 +92,16 @@ def cases(draw: st.DrawFn) -> Case:
     except Unsupported:
         assume(False)
     most = min(model.max_position or 10**6, 10**6)
+    fewest = 2 if schedule == "two-batch" else 1  # one GPU has no all-to-all to overlap
     deployment = Deployment(
         batch=batch * 2 if schedule == "two-batch" else batch,
-        ep=draw(st.one_of(st.integers(1, 32), st.integers(1, 1024))),
+        ep=draw(st.one_of(st.integers(fewest, 32), st.integers(fewest, 1024))),
         context=draw(st.one_of(st.integers(1, 1000), st.integers(1, most))),
         precision=precision,
         acceptance=ACCEPTANCE,
         drafts=draw(st.integers(0, DRAFTS)) if model.mtp_layers else 0,
         schedule=schedule,
-        redundant=draw(st.sampled_from([None, None, 1024])),
+        redundant=draw(st.sampled_from([None, None, 1024])) if model.is_moe else None,
         load=draw(st.sampled_from(["sampled", "even"])),
     )
     return Case(cluster.gpu, model, cluster, efficiency, deployment)
@@ -221,7 +222,7 @@ def faster(cluster: Cluster, what: str, factor: float) -> Cluster:
 @given(cases(), st.sampled_from(FASTER), st.floats(1.0, 8.0))
 def test_a_faster_machine_is_never_slower(case: Case, what: str, factor: float) -> None:
     assume(case.efficiency == "measured")  # the article's factor for attention depends on the ratio of two rates
-    assume(case.predictor.machine.kernels.table_of != "article")
+    assume(case.predictor.machine.cluster.gpu.architecture not in ("Ampere", "Ada"))  # these read the article's figures
     quick = Predictor.of(case.model, faster(case.cluster, what, factor), CATALOG)
     before, after = case.predict(), quick.predict(case.deployment)
     assert float(after.seconds) <= float(before.seconds) * (1 + 1e-12)

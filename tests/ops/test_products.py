@@ -70,7 +70,7 @@ def test_a_batched_product_is_so_many_dense_ones() -> None:
 
 
 def test_a_grouped_product_reads_the_weights_of_active_groups_only() -> None:
-    cost = grouped_gemm("x", machine(), load=load(rows=100.0, active=2.0), n=4096, k=7168, weights=FP8)
+    cost = grouped_gemm("x", machine(), load=load(rows=100.0, active=2.0), n=4096, k=7168, weights=FP8, down=False)
     weights = 2 * (4096 * 7168 + 32 * 56 * 4)
     activations = 100 * (7168 + 56 * 4)
     assert cost.flops == 2 * 100 * 4096 * 7168
@@ -79,7 +79,7 @@ def test_a_grouped_product_reads_the_weights_of_active_groups_only() -> None:
 
 def test_a_group_of_one_is_a_dense_product() -> None:
     dense = gemm("x", machine(), m=96, n=4096, k=7168, weights=FP8)
-    grouped = grouped_gemm("x", machine(), load=load(rows=96.0, active=1.0), n=4096, k=7168, weights=FP8)
+    grouped = grouped_gemm("x", machine(), load=load(rows=96.0, active=1.0), n=4096, k=7168, weights=FP8, down=False)
     assert grouped.seconds == pytest.approx(dense.seconds, rel=1e-12)
     assert grouped.bytes_ == pytest.approx(dense.bytes_, rel=1e-12)
 
@@ -110,7 +110,9 @@ def test_a_precision_that_the_gpu_lacks() -> None:
     with pytest.raises(Unsupported, match="no fp4 on H800"):
         gemm("x", machine(), m=1, n=16, k=16, weights=weight_format("nvfp4"))
     with pytest.raises(Unsupported, match="no fp4 on H800"):
-        grouped_gemm("x", machine(), load=load(rows=1.0, active=1.0), n=16, k=16, weights=weight_format("nvfp4"))
+        grouped_gemm(
+            "x", machine(), load=load(rows=1.0, active=1.0), n=16, k=16, weights=weight_format("nvfp4"), down=False
+        )
 
 
 def test_a_substitute_lends_its_rate() -> None:

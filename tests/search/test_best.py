@@ -59,7 +59,7 @@ def every(predictor: Predictor, space: Space) -> Iterator[Prediction]:
     """All configurations one by one, the smaller batch first, then fewer GPUs, drafts, then as they are listed."""
     for batch, count, drafts in itertools.product(space.batches, space.counts, space.drafts):
         for precision, schedule in itertools.product(space.precisions, space.schedules):
-            if schedule == "two-batch" and batch % 2:
+            if schedule == "two-batch" and (batch % 2 or count == 1):
                 continue
             yield predictor.predict(
                 Deployment(

@@ -110,7 +110,7 @@ def test_a_users_aliases(tmp_path: Path) -> None:
     for bad in ("h800: 5\n", "h800: old\n", "h800: {a: b}\n"):
         index.write_text(bad, encoding="utf-8")
         with pytest.raises(InputError, match="write a list of names"):
-            Catalog.standard(tmp_path).gpu("h800")
+            Catalog.standard(tmp_path).gpu("h800-sxm")
 
 
 @pytest.mark.parametrize(

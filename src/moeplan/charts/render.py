@@ -61,7 +61,7 @@ def page(specs: list[Spec]) -> str:
     scripts = "\n".join(f"<script>{_script(name)}</script>" for name in _SCRIPTS)
     title = html.escape(str(specs[0]["title"]["text"]) if specs else "moeplan")
     divs = "\n".join(f'<div class="chart" id="chart{index}"></div>' for index in range(len(specs)))
-    data = json.dumps(specs, allow_nan=False).replace("</", "<\\/")
+    data = json.dumps(specs, allow_nan=False).replace("<", "\\u003c")
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>body{{font-family:Helvetica,Arial,sans-serif;margin:24px}}.chart{{margin-bottom:36px}}</style>

@@ -13,7 +13,7 @@ from moeplan import units
 from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Acceptance
+from moeplan.specs.deployment import CORE_FORMATS, Acceptance
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.precision import FORMATS
 
@@ -76,11 +76,23 @@ def step_options(command: Command) -> Command:
     return command
 
 
+class _NotEmpty(click.ParamType[str]):
+    """Text that is not empty."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse an empty text, which would silently mean nothing."""
+        if not str(value).strip():
+            self.fail("is empty; give a file name", param, ctx)
+        return str(value)
+
+
 def save_option(command: Command) -> Command:
     """Keep the question as a file."""
-    return click.option("--save", metavar="FILE.yaml", help="Save the question as YAML, to run again or compare.")(
-        command
-    )
+    return click.option(
+        "--save", type=_NotEmpty(), metavar="FILE.yaml", help="Save the question as YAML, to run again or compare."
+    )(command)
 
 
 def chart_option(command: Command) -> Command:
@@ -177,6 +189,12 @@ def formats(model: ModelSpec, given: Mapping[str, str | None]) -> None:
         for part in text.split(",")
         if part.strip() not in FORMATS
     ]
+    cores = [part.strip() for part in (given.get("--attention") or "").split(",") if part.strip() in FORMATS]
+    faults += [
+        Fault("--attention", f"no attention core in {core}", f"one of {', '.join(CORE_FORMATS)}")
+        for core in cores
+        if core not in CORE_FORMATS
+    ]
     if given.get("--experts") is not None and not model.is_moe:
         faults.append(Fault("--experts", f"{model.name} has no experts", "use --linear"))
     if faults:
@@ -228,6 +246,8 @@ def corrections(items: tuple[str, ...]) -> dict[str, float]:
             value = math.nan
         if not operator or not (math.isfinite(value) and value > 0):
             faults.append(Fault("--correct", f"is {item!r}", "write OPERATOR=FACTOR, such as o_proj=1.1"))
+        elif operator in found:
+            faults.append(Fault("--correct", f"corrects {operator} twice", "give one factor"))
         found[operator] = value
     if faults:
         raise InputError("options", faults)

@@ -79,7 +79,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     fields = {field.name for field in dataclasses.fields(PlanQuestion)}
     question = PlanQuestion(**{name: value for name, value in filled.items() if name in fields})
     plan = read_plan(question)
-    answer = Answer(results=tuple(_search(plan)), rank_by=question.rank_by)
+    answer = Answer(results=(*_search(plan), *_unsupported(plan)), rank_by=question.rank_by)
     if filled["save"]:
         _save(Path(filled["save"]), question, answer)
     if filled["chart"]:
@@ -124,8 +124,27 @@ def _one(gpu: str, nic: str, predictor: Predictor, space: Space, min_tps: float,
         front=found.front,
         tried=found.tried,
         missing=missing,
+        unsupported=None,
         complete=found.complete,
     )
+
+
+def _unsupported(plan: ReadPlan) -> list[Result]:
+    """GPUs of the comparison that cannot run the model."""
+    return [
+        Result(
+            gpu=gpu,
+            nic=nic,
+            asked=(gpu, nic),
+            found=None,
+            front=(),
+            tried=0,
+            missing=None,
+            unsupported=reason,
+            complete=True,
+        )
+        for gpu, nic, reason in plan.unsupported
+    ]
 
 
 def _save(path: Path, question: PlanQuestion, answer: Answer) -> None:

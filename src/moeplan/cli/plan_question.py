@@ -62,6 +62,7 @@ class ReadPlan:
     context: float
     min_tps: float
     searches: tuple[tuple[str, str, Predictor, Space], ...]  # names of GPU and NIC as asked
+    unsupported: tuple[tuple[str, str, str], ...]  # GPU and NIC as asked, and why they cannot run the model
 
 
 def check_question(context: str | None, min_tps: str | None, workload: dict[str, str | None]) -> None:
@@ -88,16 +89,30 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
     if model.max_position is not None and context > model.max_position:
         fix = f"{model.name} reads at most {model.max_position:,} tokens"
         raise InputError("options", [Fault("--context", f"is {question.context}", fix)])
-    searches = []
+    searches, unsupported = [], []
+    refused: Unsupported | None = None
     for gpu in names(question.gpu, "--gpu"):
         for nic in names(question.nic, "--nic"):
             nodes = question.nics_per_node
             per_node = int(count(str(nodes), "--nics-per-node")) if nodes is not None else None
             cluster = cluster_of(catalog, gpu, nic, per_node, edits)
-            efficiency = "article" if question.efficiency == "article" else "measured"
-            predictor = Predictor.of(model, cluster, catalog, "article" if efficiency == "article" else "measured")
-            searches.append((gpu, nic, predictor, _space(question, predictor, context)))
-    return ReadPlan(model=model, context=context, min_tps=min_tps, searches=tuple(searches))
+            predictor = Predictor.of(
+                model, cluster, catalog, "article" if question.efficiency == "article" else "measured"
+            )
+            try:
+                searches.append((gpu, nic, predictor, _space(question, predictor, context)))
+            except Unsupported as error:  # in a comparison, no reason to drop the other GPUs
+                refused = error
+                unsupported.append((gpu, nic, "; ".join(map(str, error.faults))))
+    if refused is not None and not searches:
+        raise refused
+    return ReadPlan(
+        model=model,
+        context=context,
+        min_tps=min_tps,
+        searches=tuple(searches),
+        unsupported=tuple(unsupported),
+    )
 
 
 def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Space:

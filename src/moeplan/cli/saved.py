@@ -26,6 +26,7 @@ def is_saved(model: str) -> bool:
 def with_saved(ctx: click.Context, options: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
     """Fill the options that were not typed from the file that MODEL names, if it names one.
 
+    An option that can be given several times, such as --set, adds to what the file holds or replaces it path by path.
     The first of `sections` that the file has is read. Raises InputError for a file without any, or with unknown keys.
     """
     if not is_saved(options["model"]):
@@ -49,11 +50,16 @@ def with_saved(ctx: click.Context, options: dict[str, Any], sections: tuple[str,
         raise InputError(str(path), faults)
     typed = click.core.ParameterSource.COMMANDLINE
     parameters = {str(parameter.name): parameter for parameter in ctx.command.params}
+
+    def several(name: str) -> bool:
+        return parameters[name].multiple
+
     filled = {
         name: _as_typed(ctx, parameters[name], value, f"{section}.{name}", faults)
         for name, value in saved.items()
-        if value is not None and (ctx.get_parameter_source(name) != typed or name == "model")
+        if value is not None and (name == "model" or several(name) or ctx.get_parameter_source(name) != typed)
     }
+    filled |= {name: _added(value, options[name]) for name, value in filled.items() if several(name) and value}
     if faults:
         raise InputError(str(path), faults)
     return options | filled
@@ -83,6 +89,12 @@ def required(options: Mapping[str, Any], *names: str) -> None:
     ]
     if faults:
         raise InputError("options", faults)
+
+
+def _added(saved: tuple[str, ...], typed: tuple[str, ...]) -> tuple[str, ...]:
+    """Both, but no saved PATH=VALUE whose path is typed again."""
+    again = {text.partition("=")[0] for text in typed}
+    return (*(text for text in saved if text.partition("=")[0] not in again), *typed)
 
 
 def _as_typed(ctx: click.Context, parameter: click.Parameter, value: Any, where: str, faults: list[Fault]) -> Any:

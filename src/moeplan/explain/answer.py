@@ -42,6 +42,7 @@ class Result:
     front: tuple[FrontPoint, ...]
     tried: int
     missing: Shortfall | None
+    unsupported: str | None  # why this GPU cannot run the model at all
     complete: bool
 
 

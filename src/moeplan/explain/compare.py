@@ -56,10 +56,10 @@ def read_profile(path: Path) -> dict[str, float]:
     Raises InputError naming every fault.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             header, rows = reader.fieldnames or [], list(reader)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
     faults = [
         Fault("header", f"column {name!r} is missing", "write the columns operator,seconds")

@@ -25,8 +25,9 @@ def ladder(predictor: Predictor, step: Prediction) -> list[Rung]:
     depends on those below it.
     """
     gpu = step.cluster.gpu
-    whole = predictor.evaluate(replace(step.deployment, schedule="naive", load="even"))
-    even = predictor.evaluate(replace(step.deployment, load="even"))
+    bare = replace(step.deployment, corrections={})  # a correction by hand is no property of the chip
+    whole = predictor.evaluate(replace(bare, schedule="naive", load="even"))
+    even, fullest = predictor.evaluate(replace(bare, load="even")), predictor.evaluate(bare)
     compute, memory, wire = (
         sum(copies * _ideal(cost, resource) for cost, copies in _costs(whole))
         for resource in ("compute", "memory", "network")
@@ -42,7 +43,7 @@ def ladder(predictor: Predictor, step: Prediction) -> list[Rung]:
         ("micro-batches", max(_sum_ideal(even), wire), "a split batch reads weights twice and fills tiles less"),
         (
             "fullest rank",
-            max(_sum_ideal(step), wire),
+            max(_sum_ideal(fullest), wire),
             "experts' rows are uneven over the ranks: all wait for the fullest",
         ),
         ("kernel efficiency", max(_sum_busy(step, floors=False), wire), "kernels reach a part of the peaks"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from moeplan.errors import Fault, InputError
 from moeplan.kernels.library import KernelLibrary
 from moeplan.ops.machine import Machine
 from moeplan.predict import Predictor
@@ -35,8 +36,14 @@ def sensitivity(predictor: Predictor, chosen: Deployment, *, min_tps: float) -> 
 
     The batch is a real number here, and still under memory and min_tps (accepted tokens per second per user). A knob
     that binds nothing gives 0.
+
+    Raises InputError where no batch near the chosen one fits and keeps min_tps: there is nothing to follow.
     """
     base = _best_throughput(predictor, chosen, min_tps)
+    if not base:
+        problem = f"no batch within {_RANGE:.0%} of {float(chosen.batch):g} fits and keeps {min_tps:g} tok/s per user"
+        fix = "start from a deployment that does, such as the winner of `moeplan plan`"
+        raise InputError("sensitivity", [Fault("batch", problem, fix)])
     result = []
     for knob, meaning, change in _knobs():
         changed = change((predictor, chosen, min_tps))
@@ -51,9 +58,9 @@ def _best_throughput(predictor: Predictor, chosen: Deployment, min_tps: float) -
     low, high = max(batch * (1 - _RANGE), 0.5), batch * (1 + _RANGE) + 1
     best = 0.0
     for _ in range(2):
-        batches = np.linspace(low, high, _POINTS)
-        best, at = _best_of(predictor, replace(chosen, batch=batches), min_tps)
-        low, high = float(batches[max(at - 1, 0)]), float(batches[min(at + 1, _POINTS - 1)])
+        batches = np.sort(np.append(np.linspace(low, high, _POINTS), batch))  # the chosen one, whatever the rounding
+        top, at = _best_of(predictor, replace(chosen, batch=batches), min_tps)
+        low, high, best = float(batches[max(at - 1, 0)]), float(batches[min(at + 1, _POINTS)]), max(best, top)
     return best
 
 
@@ -62,7 +69,7 @@ def _best_of(predictor: Predictor, chosen: Deployment, min_tps: float) -> tuple[
     allowed = np.logical_and(step.fits, np.greater_equal(step.tps_per_user, min_tps))
     throughput = np.asarray(step.tps_per_gpu)
     if not np.any(allowed):
-        return float(throughput[0]), 0
+        return 0.0, 0
     at = int(np.argmax(np.where(allowed, throughput, -np.inf)))
     return float(throughput[at]), at
 

@@ -15,6 +15,7 @@ from moeplan.kernels.table import read_table
 from moeplan.kinds import Array, Real
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Nic
+from moeplan.specs.gpu import EDITED
 
 Direction = Literal["dispatch", "combine"]
 TABLE_GPU, TABLE_NIC = "h800", "cx7"
@@ -41,15 +42,18 @@ def message_bytes(direction: Direction, hidden: int, *, dispatch: str) -> float:
 
 
 def wire_share(direction: Direction, ep: Real, nic: Nic, general: GeneralFigures, catalog: Catalog) -> WireShare:
-    """Shares at an EP size: ConnectX-7's from DeepEP's table (all traffic over RDMA), other cards' from their file."""
+    """Shares at an EP size: ConnectX-7's from DeepEP's table (all traffic over RDMA), other cards' from their file.
+
+    A card whose effective rate is set by hand has that one.
+    """
     scale_up = general.nvlink_share_dispatch if direction == "dispatch" else general.nvlink_share_combine
-    if nic.slug != TABLE_NIC:
+    if nic.slug != TABLE_NIC or nic.assumed.get("effective_rate") == EDITED:
         share: Real = nic.effective_rate / nic.line_rate
         return WireShare(nic=share, scale_up=scale_up, origin=Origin.ASSUMED, source=f"effective rate of {nic.name}")
     sizes, shares, title = _rdma_shares(catalog, direction)
     share = np.interp(np.log2(ep), np.log2(sizes), shares)
     outside = bool(np.any(np.greater(ep, sizes[-1])) or np.any(np.less(ep, sizes[0])))
-    origin = Origin.EXTRAPOLATED if outside else Origin.INTERPOLATED
+    origin = Origin.EXTRAPOLATED if outside or EDITED in nic.assumed.values() else Origin.INTERPOLATED
     return WireShare(nic=share, scale_up=scale_up, origin=origin, source=title)
 
 

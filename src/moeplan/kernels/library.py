@@ -137,7 +137,7 @@ class KernelLibrary:
 
 
 def _stand_in(gpu: Gpu, catalog: Catalog) -> tuple[str, Origin]:
-    """Whose tables serve a GPU without: the same die's, or its architecture's stand-in; and how sure that is at best."""
+    """Whose tables serve a GPU without: its die's, or its architecture's stand-in; and how sure that is at best."""
     chosen = _stand_ins(catalog)
     if gpu.slug in chosen.die:
         return chosen.die[gpu.slug], Origin.EXTRAPOLATED

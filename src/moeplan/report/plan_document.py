@@ -27,4 +27,9 @@ def plan_content(answer: Answer, model: str, context: float, min_tps: float) -> 
         "best": best,
         "winner": feasible.index(answer.winner) if answer.winner is not None else None,
         "infeasible": missed,
+        "unsupported": [
+            {"gpu": result.gpu, "nic": result.nic, "reason": result.unsupported}
+            for result in answer.results
+            if result.unsupported is not None
+        ],
     }

@@ -25,6 +25,9 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
         if result.missing is not None:
             out.print()
             print_shortfall(out, result.gpu, result.nic, result.missing)
+        if result.unsupported is not None:
+            out.print()
+            out.print(f"{result.gpu} cannot run it: {result.unsupported}")
     if front:
         for result in answer.results:
             out.print()
@@ -88,8 +91,9 @@ MOST_FRONT_ROWS = 20
 
 
 def _front_table(result: Result) -> Table:
-    """The front, thinned to MOST_FRONT_ROWS; --json and --chart have all of it."""
-    step = max(1, -(-len(result.front) // MOST_FRONT_ROWS))
+    """The front, thinned to MOST_FRONT_ROWS from end to end; --json and --chart have all of it."""
+    last, rows_shown = len(result.front) - 1, min(len(result.front), MOST_FRONT_ROWS)
+    shown = [result.front[index * last // max(rows_shown - 1, 1)] for index in range(rows_shown)]
     rows = [
         [
             f"{point.tps_per_user:.1f}",
@@ -100,7 +104,7 @@ def _front_table(result: Result) -> Table:
             point.kv,
             point.schedule,
         ]
-        for point in result.front[::step]
+        for point in shown
     ]
     headers = ("tok/s/user", "tok/s/GPU", "GPUs", "batch/GPU", "MTP", "KV", "schedule")
     return table(headers, rows, title=f"Front of {result.gpu} with {result.nic}: {len(result.front)} deployments")
@@ -111,6 +115,7 @@ def why(found: Found) -> str:
     reasons = {
         "speed per user": "a larger batch would break the promised speed per user",
         "memory": "a larger batch does not fit in memory",
+        "all-to-all limit": "a larger batch is more than the engine's low-latency all-to-all takes",
         "largest batch tried": "the batch is the largest tried (--max-batch)",
         "throughput peaks here": "a larger batch gives no more",
     }

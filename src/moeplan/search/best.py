@@ -8,13 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from moeplan.kinds import Array
+from moeplan.kinds import Array, Real
+from moeplan.memory import dispatch_tokens
 from moeplan.predict import Prediction, Predictor
 from moeplan.search.pareto import FrontPoint, pareto_front
 from moeplan.search.space import Space
 from moeplan.specs.deployment import Deployment
 
-Binding = Literal["speed per user", "memory", "largest batch tried", "throughput peaks here"]
+Binding = Literal["speed per user", "memory", "all-to-all limit", "largest batch tried", "throughput peaks here"]
 Progress = Callable[[int, int], None]
 TIE = 1e-12
 
@@ -107,7 +108,7 @@ def _walk(predictor: Predictor, piece: Deployment, min_tps: float, tally: _Tally
     """
     step = predictor.evaluate(piece)
     shape = np.broadcast_shapes(*(np.shape(axis) for axis in (piece.ep, piece.batch, piece.drafts)))
-    free = np.broadcast_to(step.memory.free, shape)
+    free = np.broadcast_to(np.where(dispatchable(step), step.memory.free, -np.inf), shape)
     speed = np.where(free >= 0.0, step.tps_per_user, -np.inf)
     tally.tried += speed.size
     tally.feasible += int(np.count_nonzero(speed >= min_tps))
@@ -120,6 +121,14 @@ def _walk(predictor: Predictor, piece: Deployment, min_tps: float, tally: _Tally
     allowed = np.where(fastest >= min_tps, np.asarray(piece.batch).ravel() * fastest, -np.inf)
     tally.winner = _better(tally.winner, allowed, speed, piece)
     tally.front = _merge(tally.front, fastest, speed, piece)
+
+
+def dispatchable(step: Prediction) -> bool | Real:
+    """Whether the engine's low-latency all-to-all takes a step's tokens per rank; nothing to ask without one."""
+    if not step.model.is_moe:
+        return True
+    within = np.less_equal(dispatch_tokens(step.deployment, step.rule), step.rule.dispatch_tokens_most)
+    return np.logical_or(within, np.less_equal(step.deployment.ep, 1))
 
 
 def _better(
@@ -189,6 +198,8 @@ def _binding(predictor: Predictor, space: Space, chosen: Deployment, min_tps: fl
     if not larger:
         return "largest batch tried"
     step = predictor.evaluate(replace(chosen, batch=larger[0]))
+    if not bool(dispatchable(step)):
+        return "all-to-all limit"
     if not bool(step.fits):
         return "memory"
     return "speed per user" if float(step.tps_per_user) < min_tps else "throughput peaks here"

@@ -39,6 +39,11 @@ class Space:
         batches = np.array(self.batches, dtype=float)
         return batches[batches % 2 == 0] if schedule == "two-batch" else batches
 
+    def counts_for(self, schedule: ScheduleName) -> Array:
+        """The instance sizes that a schedule accepts: one GPU has no all-to-all to overlap."""
+        counts = np.array(self.counts, dtype=float)
+        return counts[counts > 1] if schedule == "two-batch" else counts
+
     def pieces(self) -> Iterator[Deployment]:
         """Walk the space in pieces of about PIECE configurations, each of one precision and schedule.
 
@@ -48,10 +53,9 @@ class Space:
         """
         for precision in self.precisions:
             for schedule in self.schedules:
-                batches = self.batches_for(schedule)
-                if not batches.size:
+                batches, counts = self.batches_for(schedule), self.counts_for(schedule)
+                if not (batches.size and counts.size):
                     continue
-                counts = np.array(self.counts, dtype=float)
                 rows = max(1, min(counts.size, PIECE // len(self.drafts)))
                 columns = max(1, PIECE // (rows * len(self.drafts)))
                 for low in range(0, counts.size, rows):
@@ -74,5 +78,5 @@ class Space:
     @property
     def size(self) -> int:
         """Configurations in it, per GPU and NIC."""
-        grid = len(self.counts) * len(self.drafts) * len(self.precisions)
-        return grid * sum(self.batches_for(schedule).size for schedule in self.schedules)
+        grids = sum(self.counts_for(name).size * self.batches_for(name).size for name in self.schedules)
+        return grids * len(self.drafts) * len(self.precisions)

@@ -47,7 +47,7 @@ class Catalog:
     def gpu(self, name: str) -> Gpu:
         """Return the GPU of that name or alias; raise UnknownName or InputError."""
         path = self.path("gpus", name)
-        return replace(_load_gpu(path), slug=path.stem)
+        return replace(_load_gpu(path, path.stat().st_mtime_ns), slug=path.stem)
 
     def nic(self, name: str) -> Nic:
         """Return the NIC of that name or alias; raise UnknownName or InputError."""
@@ -74,10 +74,11 @@ class Catalog:
         if os.path.isfile(given / "config.json"):  # unlike Path.is_file, says no to a name that no path can have
             given = given / "config.json"
         if os.path.isfile(given):
-            return _load_model(given)
+            return _load_model(given, given.stat().st_mtime_ns)
         if given.suffix == ".json" or name.startswith((".", "/", "~")):
             raise InputError("model", [Fault(name, "no such file", "give the path of a config.json")])
-        return _load_model(self.path("models", name))
+        path = self.path("models", name)
+        return _load_model(path, path.stat().st_mtime_ns)
 
     def kernel_table(self, gpu: str, family: str) -> Path | None:
         """Return the CSV with that GPU's measured kernels of a family, or None."""
@@ -125,12 +126,12 @@ class Catalog:
 
 
 @lru_cache(maxsize=64)
-def _load_gpu(path: Path) -> Gpu:
+def _load_gpu(path: Path, _changed: int) -> Gpu:
     return build(Gpu, read_mapping(path), str(path))
 
 
 @lru_cache(maxsize=64)
-def _load_model(path: Path) -> ModelSpec:
+def _load_model(path: Path, _changed: int) -> ModelSpec:
     content = read_mapping(path)
     companion = path.with_name("hf_quant_config.json")
     quantisation = read_mapping(companion) if companion.is_file() else None

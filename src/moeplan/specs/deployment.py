@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -13,6 +14,7 @@ from moeplan.specs.model import ModelSpec
 from moeplan.specs.precision import Format, weight_format
 
 ScheduleName = Literal["naive", "two-batch"]
+CORE_FORMATS = ("bf16", "fp8")
 LoadName = Literal["sampled", "even"]
 SCHEDULES: tuple[ScheduleName, ...] = ("naive", "two-batch")
 
@@ -138,38 +140,58 @@ class Deployment:
 def check(deployment: Deployment, model: ModelSpec) -> None:
     """Check a scalar deployment against the model; raise InputError naming every violated rule."""
     faults = [
-        Fault(name, f"is {value}", f"give a whole number from {least} to 1e9")
-        for name, least in (("batch", 1), ("ep", 1), ("context", 1), ("drafts", 0), ("redundant", 0))
-        if (value := getattr(deployment, name)) is not None
-        and not (least <= float(value) <= 1e9 and float(value).is_integer())
+        *_size_faults(deployment),
+        *_schedule_faults(deployment, model),
+        *_draft_faults(deployment, model),
+        *_other_faults(deployment, model),
     ]
+    if faults:
+        raise InputError("deployment", faults)
+
+
+def _size_faults(deployment: Deployment) -> Iterator[Fault]:
+    for name, least in (("batch", 1), ("ep", 1), ("context", 1), ("drafts", 0), ("redundant", 0)):
+        value = getattr(deployment, name)
+        if value is not None and not (least <= float(value) <= 1e9 and float(value).is_integer()):
+            yield Fault(name, f"is {value}", f"give a whole number from {least} to 1e9")
+
+
+def _schedule_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
     if deployment.schedule not in SCHEDULES:
         fix = suggestion(deployment.schedule, SCHEDULES) or f"one of {', '.join(SCHEDULES)}"
-        faults.append(Fault("schedule", f"unknown {deployment.schedule!r}", fix))
+        yield Fault("schedule", f"unknown {deployment.schedule!r}", fix)
     if deployment.load not in ("sampled", "even"):
-        faults.append(Fault("load", f"unknown {deployment.load!r}", "one of sampled, even"))
-    if deployment.schedule == "two-batch":
-        if model.experts is None:
-            faults.append(
-                Fault("schedule", "two-batch overlap hides an all-to-all, a dense model has none", "use naive")
-            )
-        if float(deployment.batch) % 2:
-            faults.append(Fault("batch", f"{deployment.batch} requests do not split in two", "use an even batch"))
+        yield Fault("load", f"unknown {deployment.load!r}", "one of sampled, even")
+    if deployment.schedule != "two-batch":
+        return
+    if model.experts is None:
+        yield Fault("schedule", "two-batch overlap hides an all-to-all, a dense model has none", "use naive")
+    elif float(deployment.ep) == 1:
+        yield Fault("schedule", "two-batch overlap hides an all-to-all, one GPU has none", "use naive")
+    if float(deployment.batch) % 2:
+        yield Fault("batch", f"{deployment.batch} requests do not split in two", "use an even batch")
+
+
+def _draft_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
     if float(deployment.drafts) > 0 and model.mtp_layers == 0:
         fix = "use 0 drafts; a separate draft model is not modelled"
-        faults.append(Fault("mtp", f"{model.name} ships no multi-token-prediction module", fix))
+        yield Fault("mtp", f"{model.name} ships no multi-token-prediction module", fix)
     rates = len(deployment.acceptance.rates)
     if float(deployment.drafts) > rates:
         fix = f"give {deployment.drafts} rates, or one number for a geometric series"
-        faults.append(Fault("acceptance", f"has {rates} rates for {deployment.drafts} drafts", fix))
+        yield Fault("acceptance", f"has {rates} rates for {deployment.drafts} drafts", fix)
+
+
+def _other_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
     for name, factor in deployment.corrections.items():
         if not 0 < factor < 1e6:
-            faults.append(Fault(f"correct.{name}", f"factor {factor:g}", "give a positive factor"))
+            yield Fault(f"correct.{name}", f"factor {factor:g}", "give a positive factor")
+    if deployment.redundant and model.experts is None:
+        yield Fault("redundant", f"{model.name} has no experts", "leave it out")
+    if deployment.precision.core.name not in CORE_FORMATS:
+        yield Fault("attention", f"no attention core in {deployment.precision.core.name}", f"{', '.join(CORE_FORMATS)}")
     if model.max_position is not None and float(deployment.context) > model.max_position:
-        fix = f"{model.name} reads at most {model.max_position} tokens"
-        faults.append(Fault("context", f"is {deployment.context:g}", fix))
-    if faults:
-        raise InputError("deployment", faults)
+        yield Fault("context", f"is {deployment.context:g}", f"{model.name} reads at most {model.max_position} tokens")
 
 
 def check_precision(precision: Precision, supports: object, gpu_name: str) -> None:

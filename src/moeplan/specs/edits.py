@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import typing
 from collections.abc import Iterator, Sequence
@@ -56,18 +57,16 @@ def edited(thing: T, target: Target, edits: Sequence[Edit]) -> T:
             continue
         full = _resolve(thing, edit, faults)
         if full is not None:
-            before = len(faults)
-            try:
-                thing = typing.cast(T, _replace(thing, full.split("."), edit, faults))
-            except InputError as error:
-                if len(faults) == before:
-                    faults.extend(error.faults)
+            thing = typing.cast(T, _replace(thing, full.split("."), edit, faults))
             if not faults and hasattr(thing, "assumed"):
                 marked = {**thing.assumed, full: EDITED}
-                thing = typing.cast(T, dataclasses.replace(typing.cast(Any, thing), assumed=marked))
+                thing = typing.cast(T, _unchecked(thing, "assumed", marked))
     if faults:
         raise InputError("--set", faults)
-    return thing
+    try:
+        return typing.cast(T, dataclasses.replace(typing.cast(Any, thing)))  # the rules hold for all edits together
+    except InputError as error:
+        raise InputError("--set", error.faults) from error
 
 
 def _resolve(thing: object, edit: Edit, faults: list[Fault]) -> str | None:
@@ -92,7 +91,7 @@ def _paths(thing: object, prefix: str = "") -> Iterator[str]:
     assert dataclasses.is_dataclass(thing)
     for field in dataclasses.fields(thing):
         value, path = getattr(thing, field.name), f"{prefix}{field.name}"
-        if field.name in ("sources", "assumed", "slug", "name"):
+        if field.name in ("sources", "assumed", "slug", "name", "edited"):
             continue
         if dataclasses.is_dataclass(value):
             yield from _paths(value, f"{path}.")
@@ -116,7 +115,14 @@ def _replace(thing: Any, path: list[str], edit: Edit, faults: list[Fault]) -> An
         new = _replace(value, rest, edit, faults)
     else:
         new = convert(hint, _literal(edit.value), where, dimension, faults)
-    return thing if len(faults) > before else dataclasses.replace(thing, **{name: new})
+    return thing if len(faults) > before else _unchecked(thing, name, new)
+
+
+def _unchecked(thing: Any, name: str, value: Any) -> Any:
+    """A copy with another value in one field, its rules not yet looked at."""
+    changed = copy.copy(thing)
+    object.__setattr__(changed, name, value)
+    return changed
 
 
 def _literal(text: str) -> Any:

@@ -105,6 +105,7 @@ class ModelSpec:
     mtp_layers: int = 0
     tied_embeddings: bool = False
     max_position: int | None = None
+    edited: bool = False  # a figure was set by hand: no checkpoint has this shape
 
     def __post_init__(self) -> None:
         faults = _faults(self)

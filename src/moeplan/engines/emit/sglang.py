@@ -15,7 +15,6 @@ from moeplan.units import gib
 VERSION = "0.5.23"
 _KV_DTYPE = {"bf16": "bf16", "fp8": "fp8_e4m3", "fp8_block": "fp8_e4m3", "nvfp4": "nvfp4"}
 _VARIABLES = ("$NODE_RANK", "$HEAD_ADDRESS:20000")  # the only values that the shell expands
-MOST_DISPATCH_TOKENS = 1024  # SGLang's DeepEP dispatcher asserts it
 CONTEXT_SLACK = 2  # the context of a step is a mean over requests; the longest request needs more
 
 
@@ -53,9 +52,15 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
     if faults:
         raise InputError("launch with sglang", faults)
     flags: list[tuple[str, str | None]] = [("--model-path", model.repository)]
+    if _online_fp8(prediction):
+        flags.append(("--quantization", "fp8"))
     flags += _parallel_flags(gpus, nodes, moe=model.is_moe)
     if model.is_moe and gpus > 1:
-        flags += [("--moe-a2a-backend", "deepep"), ("--deepep-mode", "low_latency")]
+        backend = prediction.rule.backend(cluster.gpu.architecture)
+        assert backend is not None, "refused before"
+        flags.append(("--moe-a2a-backend", backend))
+        if backend == "deepep":
+            flags.append(("--deepep-mode", "low_latency"))
         if redundant:
             flags += [("--ep-num-redundant-experts", str(redundant)), ("--enable-eplb", None)]
     if deployment.schedule == "two-batch":
@@ -79,6 +84,7 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
     environment = []
     if model.is_moe and gpus > 1:
         cap = int(dispatch_tokens(deployment, prediction.rule))
+        flags.append(("--disaggregation-mode", "decode"))
         environment.append(("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK", str(cap)))
     return LaunchCommand(tuple(flags), tuple(environment), _notes(prediction, nodes, longest))
 
@@ -89,14 +95,31 @@ def _faults(prediction: Prediction) -> list[Fault]:
     if kv not in _KV_DTYPE:
         faults.append(Fault("kv", f"no {kv} cache in SGLang", f"use {', '.join(_KV_DTYPE)}"))
     cap = int(dispatch_tokens(deployment, prediction.rule))
-    if prediction.model.is_moe and gpus > 1 and cap > MOST_DISPATCH_TOKENS:
-        problem = f"{cap} tokens per rank, low-latency dispatch takes at most {MOST_DISPATCH_TOKENS}"
+    if prediction.model.is_moe and gpus > 1 and cap > prediction.rule.dispatch_tokens_most:
+        problem = f"{cap} tokens per rank, low-latency dispatch takes at most {prediction.rule.dispatch_tokens_most}"
         faults.append(Fault("batch", problem, "lower the batch or the drafts"))
-    if deployment.schedule == "two-batch" and gpus == 1:
-        faults.append(Fault("schedule", "one GPU has no all-to-all to overlap", "use naive"))
+    gpu = prediction.cluster.gpu
+    if prediction.model.is_moe and gpus > 1 and prediction.rule.backend(gpu.architecture) is None:
+        problem = f"no low-latency all-to-all is known to run on {gpu.name} ({gpu.architecture})"
+        faults.append(Fault("all_to_all", problem, "take the figures as those of a card with one"))
+    if prediction.formats_changed and not _online_fp8(prediction):
+        fix = "quantise the checkpoint first, or leave its formats"
+        faults.append(Fault("precision", "weights are not in the checkpoint's formats", fix))
+    if prediction.model.edited:
+        faults.append(Fault("model", "was edited by hand: no checkpoint has this shape", "see --set"))
     if not bool(prediction.fits):
         faults.append(Fault("memory", f"lacks {gib(-float(prediction.memory.free))} per GPU", "see `moeplan plan`"))
     return faults
+
+
+def _online_fp8(prediction: Prediction) -> bool:
+    """Whether SGLang can make the formats itself: it quantises a BF16 checkpoint to FP8 as it loads."""
+    old, new = prediction.checkpoint, prediction.model.formats
+    return (
+        prediction.formats_changed
+        and (old.experts, old.linear, old.attention) == ("bf16", "bf16", "bf16")
+        and {new.linear, new.attention, new.experts if prediction.model.is_moe else "fp8"} <= {"fp8", "fp8_block"}
+    )
 
 
 def _parallel_flags(gpus: int, nodes: int, *, moe: bool) -> list[tuple[str, str | None]]:
@@ -132,6 +155,11 @@ def _notes(prediction: Prediction, nodes: int, longest: int) -> tuple[str, ...]:
         f"for SGLang {VERSION}; {where if nodes > 1 else 'one node'}",
         f"--context-length {longest:,} leaves room above the mean of {context:,.0f}; raise it for longer requests",
     ]
+    if prediction.model.is_moe and int(prediction.deployment.ep) > 1:
+        notes.append(
+            "decodes only: it needs prefill instances and a router; to prefill here too, drop --disaggregation-mode "
+            "and use --deepep-mode auto"
+        )
     core, kv = prediction.deployment.precision.core.name, prediction.deployment.precision.kv.name
     if core == "bf16" and kv != "bf16":
         notes.append("an FP8 cache read by a BF16 attention core: check that the attention backend converts on load")

@@ -16,7 +16,8 @@ class MemoryRule:
     """Read from data/engines/<engine>.yaml.
 
     reserve_share: share of the device kept for activations, context and allocator slack; graph_bytes_per_request: CUDA
-    graphs grow with the largest captured batch; page_size: tokens per KV page.
+    graphs grow with the largest captured batch; page_size: tokens per KV page; dispatch_tokens: tokens per rank that a
+    low-latency all-to-all reserves at least, and takes at most; all_to_all: its backend by start of the architecture.
     """
 
     engine: str
@@ -25,7 +26,16 @@ class MemoryRule:
     graph_bytes_per_request: float = quantity("B")
     page_size: int
     dispatch_tokens_default: int
+    dispatch_tokens_most: int
+    all_to_all: dict[str, str]
     source: str
+
+    def backend(self, architecture: str) -> str | None:
+        """The all-to-all backend for a GPU architecture, None where none is known to run."""
+        for start, backend in self.all_to_all.items():
+            if architecture.startswith(start):
+                return None if backend == "none" else backend
+        return None
 
     def reserve(self, capacity: float, batch: Real) -> Real:
         """Bytes that must stay outside the pool when graphs are captured up to `batch` requests."""

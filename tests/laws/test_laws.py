@@ -171,7 +171,7 @@ def test_a_scalar_is_the_matching_array_element(case: Case, data: st.DataObject)
     even = case.deployment.schedule == "two-batch"
     batches = sorted({int(case.deployment.batch), *data.draw(st.lists(st.integers(1, 500), max_size=3))})
     batches = [2 * batch if even else batch for batch in batches]
-    sizes = sorted({int(case.deployment.ep), *data.draw(st.lists(st.integers(1, 300), max_size=3))})
+    sizes = sorted({int(case.deployment.ep), *data.draw(st.lists(st.integers(1 + even, 300), max_size=3))})
     drafts = sorted({int(case.deployment.drafts), *(range(DRAFTS + 1) if case.model.mtp_layers else [0])})
     drafts = data.draw(st.sampled_from([drafts, drafts[-1:], drafts[-2:]]))
     grid = case.predictor.evaluate(

@@ -17,7 +17,7 @@ from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster, Nic
 from moeplan.specs.deployment import SCHEDULES, Acceptance, Deployment, Precision
-from moeplan.specs.gpu import Gpu, Memory
+from moeplan.specs.gpu import Gpu, Memory, ScaleUp
 from moeplan.specs.model import Experts, Gqa, LayerGroup, ModelSpec, WeightFormats
 
 CATALOG = Catalog.standard()
@@ -239,6 +239,16 @@ def test_the_limit_of_a_small_sparse_model_is_its_messages_on_a_slow_network(sch
     for nothing in ("operators apart", "micro-batches", "fullest rank", "kernel efficiency"):
         assert found[nothing] == pytest.approx(0, abs=1e-12)  # all of it runs beside the wire
     assert found["exposed communication"] >= wire * (1 - 1e-9)  # the card reaches half of its line
+
+
+def test_the_limit_inside_a_node_is_the_links_rate() -> None:
+    """Messages that never leave the scale-up link are held against its rate, not against the NIC's share of its line."""
+    slow = chip(scale_up=ScaleUp(bandwidth=1e8, domain=8))
+    target = Predictor.of(SPARSE, cluster(slow), CATALOG)
+    batch, ep = 256, 4
+    step = target.predict(deployment(SPARSE, batch=batch, ep=ep, context=128))
+    limit = seconds(ladder(target, step))["one perfect kernel"]
+    assert limit == pytest.approx(wire_by_hand(batch, ep, 1e8), rel=1e-9)
 
 
 def test_uneven_experts_by_hand() -> None:

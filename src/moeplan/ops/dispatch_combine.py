@@ -27,13 +27,14 @@ def all_to_all(
     share = wire_share(name, ep, nic, figures, machine.kernels.catalog)
     rate = nic.line_rate * cluster.nics_per_gpu
     link = gpu.scale_up.bandwidth if gpu.scale_up is not None else np.inf
-    wire = payload * (across / (rate * share.nic) + inside / (link * share.scale_up))
+    perfect, spent = across / rate + inside / link, across / (rate * share.nic) + inside / (link * share.scale_up)
+    wire = payload * spent
     latency = np.where(ep > group, nic.latency, np.where(ep > 1, figures.all_to_all_latency, 0.0))
     return Cost(
         name=name,
         seconds=latency + wire,
         parts={"network": wire, "floor": latency},
-        efficiencies={"network": share.nic},
+        efficiencies={"network": perfect / np.where(spent > 0.0, spent, 1.0)},
         origin=share.origin,
         source=share.source,
         formula="latency + payload · (across / (NIC rate · share) + inside / (link · link share))",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from moeplan.cli.options import data_option, json_option, print_json
+from moeplan.cli.options import data_option, json_option, positive, print_json
 from moeplan.report.document import document
 from moeplan.specs.catalog import Catalog
 from moeplan.validate.profile import ProfileComparison, compare_profile
@@ -28,6 +30,41 @@ def profile(data: str | None, as_json: bool) -> int:
     from moeplan.report.tables import console
 
     print_profile(console(), comparison)
+    return 0
+
+
+@command.command("kernels")
+@click.argument("file", required=False)
+@click.option("--trust", metavar="WORD", help="Only rows whose column trust says so, such as high.")
+@click.option("--min-us", default="0", show_default=True, metavar="µs", help="Only rows that measure at least so long.")
+@click.option("--worst", default=0, metavar="N", help="Print the N rows with the largest error, too.")
+@data_option
+@json_option
+def kernels(file: str | None, trust: str | None, min_us: str, worst: int, data: str | None, as_json: bool) -> int:
+    """Kernel times of FILE (gemm, grouped gemm, attention or all-to-all rows), predicted beside measured.
+
+    Without FILE: the packaged tables, each row left out in turn and interpolated from the others.
+    """
+    from moeplan.validate.kernels import score_file, score_tables
+
+    catalog = Catalog.standard(data)
+    if file is None:
+        scores = score_tables(catalog)
+    else:
+        least = float(min_us) if min_us.replace(".", "", 1).isdigit() else positive(min_us, "--min-us")
+        scores = score_file(catalog, Path(file), trust=trust, least_seconds=least * 1e-6)
+    if as_json:
+        content = {
+            "title": scores.title,
+            "families": {item.family: item for item in scores.scores},
+            "skipped": scores.skipped,
+        }
+        print_json(document("validate-kernels", content))
+        return 0
+    from moeplan.report.kernel_report import print_kernels
+    from moeplan.report.tables import console
+
+    print_kernels(console(), scores, worst=worst)
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.surface import Surface
-from moeplan.kernels.table import read_table
+from moeplan.kernels.table import Table, read_table
 from moeplan.kernels.work import attention_work, gemm_work, grouped_gemm_work, ideal_attention_time, ideal_gemm_time
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import Gpu
@@ -19,6 +19,8 @@ from moeplan.specs.precision import weight_format
 Family = Literal["gemm_fp8", "gemm_batched_bf16", "grouped_gemm_fp8", "mla_decode_bf16"]
 Row = Mapping[str, float]
 Point = tuple[tuple[int, int], float, float, float]  # (n, k), series, line, ideal seconds
+
+SurfacePoint = tuple[float, float, float, float]  # series, line, fraction of the roofline, ideal seconds
 
 MLA_SHAPE: Final = (576, 512)  # key and value width of FlashMLA's tables
 
@@ -42,21 +44,37 @@ class ShapeFamily:
 @lru_cache(maxsize=64)
 def shape_family(catalog: Catalog, gpu: str, family: Family) -> ShapeFamily | None:
     """Read a GPU's table of a family as surfaces of ideal time over measured time; None where there is no table."""
-    path = catalog.kernel_table(gpu, family)
-    if path is None:
+    table = _table(catalog, gpu, family)
+    if table is None:
         return None
-    columns, place = _FAMILIES[family]
-    table, device = read_table(path, (*columns, "seconds")), catalog.gpu(gpu)
-    points: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
-    for row in table.rows:
-        shape, series, line, ideal = place(row, device)
-        share = min(ideal / row["seconds"], table.sidecar.cold_share or math.inf)
-        points.setdefault(shape, []).append((series, line, share))
-    surfaces = {shape: Surface.of(found) for shape, found in points.items()}
-    if table.sidecar.cold_share is None:
-        return ShapeFamily(table.sidecar.title, gpu, surfaces)
-    title = f"{table.sidecar.title}, at most {table.sidecar.cold_share:g} of the roofline"
+    sidecar = table.sidecar
+    surfaces = {
+        shape: Surface.of([(series, line, share) for series, line, share, _ in points])
+        for shape, points in points_of(catalog, gpu, family).items()
+    }
+    if sidecar.cold_share is None:
+        return ShapeFamily(sidecar.title, gpu, surfaces)
+    title = f"{sidecar.title}, at most {sidecar.cold_share:g} of the roofline"
     return ShapeFamily(title, gpu, surfaces, Origin.ASSUMED)
+
+
+def points_of(catalog: Catalog, gpu: str, family: Family) -> dict[tuple[int, int], list[SurfacePoint]]:
+    """The points of a GPU's table by weight shape: series, line, fraction of the roofline reached, ideal seconds."""
+    table = _table(catalog, gpu, family)
+    points: dict[tuple[int, int], list[SurfacePoint]] = {}
+    if table is None:
+        return points
+    device = catalog.gpu(gpu)
+    for row in table.rows:
+        shape, series, line, ideal = _FAMILIES[family][1](row, device)
+        share = min(ideal / row["seconds"], table.sidecar.cold_share or math.inf)
+        points.setdefault(shape, []).append((series, line, share, ideal))
+    return points
+
+
+def _table(catalog: Catalog, gpu: str, family: Family) -> Table | None:
+    path = catalog.kernel_table(gpu, family)
+    return read_table(path, (*_FAMILIES[family][0], "seconds")) if path is not None else None
 
 
 def _dense(row: Row, gpu: Gpu) -> Point:
@@ -99,3 +117,4 @@ _FAMILIES: Final[dict[Family, tuple[tuple[str, ...], Callable[[Row, Gpu], Point]
     "grouped_gemm_fp8": (("groups", "m", "n", "k"), _grouped),
     "mla_decode_bf16": (("batch", "heads", "q_len", "context"), _mla),
 }
+FAMILIES: Final = tuple(_FAMILIES)

@@ -61,6 +61,8 @@ def edited(thing: T, target: Target, edits: Sequence[Edit]) -> T:
             if not faults and hasattr(thing, "assumed"):
                 marked = {**thing.assumed, full: EDITED}
                 thing = typing.cast(T, _unchecked(thing, "assumed", marked))
+            elif not faults and hasattr(thing, "edited"):
+                thing = typing.cast(T, _unchecked(thing, "edited", True))
     if faults:
         raise InputError("--set", faults)
     try:

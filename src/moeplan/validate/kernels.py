@@ -1,0 +1,108 @@
+"""Kernel times predicted beside measured: for a CSV, or for the packaged tables with each row left out in turn."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeplan.errors import Fault, InputError
+from moeplan.kernels.shape_family import FAMILIES, Family, points_of
+from moeplan.kernels.surface import Surface
+from moeplan.specs.catalog import Catalog
+from moeplan.validate.kernel_rows import COLUMNS, NotModelledError, RowReader, kind_of
+from moeplan.validate.score import Score, score
+
+LEAVE_ONE_OUT_GPUS = ("h800", "h20")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelScores:
+    """scores by GPU and family; skipped: rows by the reason why nothing stands for them; rows: those that were scored."""
+
+    title: str
+    scores: tuple[Score, ...]
+    skipped: dict[str, int]
+    rows: tuple[tuple[str, str, float, float], ...]  # family, shape, measured, predicted seconds
+
+
+def score_file(catalog: Catalog, path: Path, *, trust: str | None = None, least_seconds: float = 0.0) -> KernelScores:
+    """Score a CSV with the columns of a public collection of gemm, grouped gemm, attention or all-to-all times.
+
+    trust: only rows whose `trust` column says so; least_seconds: only rows that measure as much.
+    Raises InputError for a file that cannot be read or has other columns.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            header, rows = list(reader.fieldnames or []), list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
+    kind = kind_of(header)
+    if kind is None:
+        wanted = "; or ".join(f"{name}: {', '.join(columns)}" for name, columns in COLUMNS.items())
+        raise InputError(str(path), [Fault("header", "is of no known collection", f"wanted the columns of {wanted}")])
+    predictor, skipped = RowReader(catalog, kind), Counter[str]()
+    scored: list[tuple[str, str, float, float]] = []
+    for row in rows:
+        measured = _seconds(row["latency_us"])
+        if trust is not None and row.get("trust") != trust:
+            skipped[f"trust is not {trust}"] += 1
+        elif measured is None:
+            skipped["no latency given"] += 1
+        elif measured < least_seconds:
+            skipped[f"shorter than {least_seconds * 1e6:g} µs"] += 1
+        else:
+            try:
+                predicted = predictor.predict(row)
+            except NotModelledError as error:
+                skipped[str(error)] += 1
+                continue
+            family = f"{row['gpu']}, {predicted.family}"
+            shape = " ".join(f"{name}={row[name]}" for name in COLUMNS[kind] if name not in ("gpu", "latency_us"))
+            scored.append((family, shape, measured, float(predicted.cost.seconds)))
+    return _scores(path.name, scored, dict(skipped))
+
+
+def score_tables(catalog: Catalog) -> KernelScores:
+    """Score the packaged tables: each row predicted from the others of its weight shape, by interpolation alone.
+
+    A row at the end of its curve is then an extrapolation. Rows alone in their shape are skipped.
+    """
+    scored: list[tuple[str, str, float, float]] = []
+    skipped = Counter[str]()
+    for gpu in LEAVE_ONE_OUT_GPUS:
+        for family in FAMILIES:
+            scored.extend(_left_out(catalog, gpu, family, skipped))
+    return _scores("packaged tables, each row left out", scored, dict(skipped))
+
+
+def _left_out(catalog: Catalog, gpu: str, family: Family, skipped: Counter[str]) -> list[tuple[str, str, float, float]]:
+    result = []
+    for shape, points in points_of(catalog, gpu, family).items():
+        for index, (series, line, share, ideal) in enumerate(points):
+            others = [(s, at, value) for i, (s, at, value, _) in enumerate(points) if i != index]
+            if not others:
+                skipped["alone in its shape"] += 1
+                continue
+            value, _origin = Surface.of(others).at(series, line)
+            name = f"n, k={shape[0]}, {shape[1]} series={series:g} line={line:g}"
+            result.append((f"{gpu}, {family}", name, ideal / share, ideal / float(value)))
+    return result
+
+
+def _scores(title: str, rows: list[tuple[str, str, float, float]], skipped: dict[str, int]) -> KernelScores:
+    errors: dict[str, list[float]] = {}
+    for family, _, measured, predicted in sorted(rows, key=lambda row: row[0]):
+        errors.setdefault(family, []).append(predicted / measured - 1)
+    return KernelScores(title=title, scores=tuple(score(errors)), skipped=skipped, rows=tuple(rows))
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text) * 1e-6
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None

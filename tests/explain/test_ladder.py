@@ -242,7 +242,7 @@ def test_the_limit_of_a_small_sparse_model_is_its_messages_on_a_slow_network(sch
 
 
 def test_the_limit_inside_a_node_is_the_links_rate() -> None:
-    """Messages that never leave the scale-up link are held against its rate, not against the NIC's share of its line."""
+    """Messages that never leave the scale-up link are held against its rate, not the NIC's share of its line."""
     slow = chip(scale_up=ScaleUp(bandwidth=1e8, domain=8))
     target = Predictor.of(SPARSE, cluster(slow), CATALOG)
     batch, ep = 256, 4

@@ -40,7 +40,7 @@ def rows(gpu: str, family: str) -> list[dict[str, float]]:
 
 def grouped(gpu: str, *, groups: float, m: float, n: int = 4096, k: int = 7168) -> Cost:
     load = ExpertLoad(rows=groups * m, slots=groups, active=groups, mean_rows_per_slot=m)
-    return grouped_gemm("routed", machine(gpu), load=load, n=n, k=k, weights=FP8, down=n > k)
+    return grouped_gemm("routed", machine(gpu), load=load, n=n, k=k, weights=FP8, down=n > k, exact=True)
 
 
 def mla(gpu: str, *, batch: float, heads: int, q_len: float, context: float) -> Cost:

@@ -43,7 +43,8 @@ def pareto_chart(fronts: Mapping[str, Sequence[FrontPoint]], *, subtitle: str, m
                 "scale": log_scale([point.tps_per_gpu for front in fronts.values() for point in front]),
                 "axis": {"grid": True, "tickCount": 8},
             },
-            "color": {"field": "GPU", "type": "nominal", "title": None},
+            # A legend without entries makes Vega draw a picture of infinite size.
+            **({"color": {"field": "GPU", "type": "nominal", "title": None}} if values else {}),
             "order": {"field": "tok/s per user"},
             "tooltip": tooltip,
         },

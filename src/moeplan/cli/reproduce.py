@@ -6,7 +6,7 @@ import click
 
 from moeplan.article.profile import Switches, article_profile
 from moeplan.article.search import walk
-from moeplan.cli.options import cluster_of, count, data_option, json_option, names, print_json
+from moeplan.cli.options import cluster_of, count, data_option, json_option, names, print_json, whole_range
 from moeplan.errors import Fault, InputError
 from moeplan.ops.machine import Machine
 from moeplan.report.document import document
@@ -140,6 +140,30 @@ def tp_argument(gpu: str, batch: str, mtp: str, context: str, data: str | None, 
     from moeplan.report.tables import console
 
     print_tp_argument(console(), rows, q_len=q_len, context=tokens)
+    return 0
+
+
+@command.command("fp8-accumulation")
+@click.option("--bits", default="10..23", show_default=True, metavar="N[,N…]", help="Bits kept behind the leading one.")
+@click.option("--k", default="1Ki,2Ki,4Ki,8Ki,16Ki", show_default=True, metavar="N[,N…]", help="Depths of the product.")
+@click.option("--promote-every", default=128, show_default=True, metavar="N", help="K between additions in FP32.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the data.")
+@json_option
+def fp8_accumulation(bits: str, k: str, promote_every: int, seed: int, as_json: bool) -> int:
+    """«25 % without promotion, 0.17 % with»: an emulated FP8 accumulator, bit by bit (seed 001)."""
+    from moeplan.kernels.fp8_accumulation import readings, sweep
+
+    lengths = sorted({int(count(part, "--k", most=65_536)) for part in names(k, "--k")})
+    found = sweep(whole_range(bits, "--bits", least=1, most=23), promote_every, lengths=lengths, seed=seed)
+    settings = readings(promote_every, k=lengths[-1], seed=seed)
+    if as_json:
+        pairs = [{"alone": alone, "promoted": promoted} for alone, promoted in settings]
+        print_json(document("fp8-accumulation", {"seed": seed, "readings": pairs, "losses": found}))
+        return 0
+    from moeplan.report.fp8_report import print_fp8
+    from moeplan.report.tables import console
+
+    print_fp8(console(), settings, found)
     return 0
 
 

@@ -46,6 +46,7 @@ def ladder(predictor: Predictor, step: Prediction) -> list[Rung]:
             max(_sum_ideal(fullest), wire),
             "experts' rows are uneven over the ranks: all wait for the fullest",
         ),
+        ("tile padding", max(_sum_ideal(step, padded=True), wire), "tiles are whole, whatever the rows in them"),
         ("kernel efficiency", max(_sum_busy(step, floors=False), wire), "kernels reach a part of the peaks"),
         ("floors and launches", max(_sum_busy(step, floors=True), wire), "no kernel is shorter than its floor; gaps"),
         (
@@ -72,18 +73,19 @@ def _costs(step: Prediction) -> Iterator[tuple[Cost, float]]:
     yield from ((cost, 1.0) for cost in step.outside if cost.name != "step_overhead")
 
 
-def _ideal(cost: Cost, resource: str) -> float:
-    """Seconds of one resource at its peak: the part times the efficiency it was divided by."""
+def _ideal(cost: Cost, resource: str, *, padded: bool = False) -> float:
+    """Seconds of one resource at its peak: the part times the efficiency it was divided by, padding left out or in."""
     for key, seconds in cost.parts.items():
         if key == resource:
-            return float(seconds) * min(float(cost.efficiencies.get(key, 1.0)), 1.0)
+            asked = 1.0 if padded or resource != "compute" else float(cost.padding)
+            return float(seconds) * min(float(cost.efficiencies.get(key, 1.0)), 1.0) / asked
     return 0.0
 
 
-def _sum_ideal(step: Prediction) -> float:
+def _sum_ideal(step: Prediction, *, padded: bool = False) -> float:
     """Compute operators one after another, each on its own roofline; communication hidden."""
     return sum(
-        copies * max(_ideal(cost, "compute"), _ideal(cost, "memory"))
+        copies * max(_ideal(cost, "compute", padded=padded), _ideal(cost, "memory"))
         for cost, copies in _costs(step)
         if cost.lane == "compute"
     )

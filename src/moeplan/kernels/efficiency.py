@@ -17,6 +17,7 @@ class Efficiency:
     origin: Origin
     source: str
     floor: float = 0.0
+    padding: Real = 1.0  # FLOP done over FLOP asked: tiles are whole
     vector: Real = 1.0  # of the GPU's vector rate, where softmax counts
 
     def at_best(self, origin: Origin, note: str) -> Efficiency:

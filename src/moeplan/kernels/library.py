@@ -14,6 +14,7 @@ from moeplan.kernels.general import GeneralFigures, StandIn
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.shape_family import MLA_SHAPE, Family, ShapeFamily, shape_family
 from moeplan.kinds import Real
+from moeplan.routing.padding import expected_padded_rows, padded_rows
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import EDITED, Gpu
 from moeplan.specs.loading import build, read_mapping
@@ -57,18 +58,26 @@ class KernelLibrary:
         surface, distance, shape = family.nearest(n, k)
         found = surface.at(float(copies), m)
         measured_in = "fp8" if copies == 1 else "bf16"
-        return self._answer(found, family, shape, distance, same_kernel=weights.computes_in == measured_in)
+        answer = self._answer(found, family, shape, distance, same_kernel=weights.computes_in == measured_in)
+        return replace(answer, padding=padded_rows(m, family.tile_rows) / m) if family.tile_rows > 1 else answer
 
     def grouped_gemm(
-        self, *, rows_per_group: Real, groups: Real, n: int, k: int, weights: Format, down: bool
+        self, *, rows_per_group: Real, groups: Real, n: int, k: int, weights: Format, down: bool, exact: bool = False
     ) -> Efficiency:
-        """Efficiency of a grouped GEMM over `groups` groups, the active ones of `rows_per_group` rows each."""
+        """Efficiency of a grouped GEMM over `groups` groups, the active ones of `rows_per_group` rows each.
+
+        exact: every group has just so many rows, as in a benchmark; else they scatter around them, as routing makes it.
+        """
         family = self._family("grouped_gemm_fp8")
         if family is None:
             return self.article.grouped_gemm(rows=rows_per_group, down=down)
         surface, distance, shape = family.nearest(n, k)
         found = surface.at(np.maximum(groups, 1.0), np.maximum(rows_per_group, 1.0))
-        return self._answer(found, family, shape, distance, same_kernel=weights.computes_in == "fp8")
+        answer = self._answer(found, family, shape, distance, same_kernel=weights.computes_in == "fp8")
+        if family.tile_rows == 1:
+            return answer
+        padded = (padded_rows if exact else expected_padded_rows)(rows_per_group, family.tile_rows)
+        return replace(answer, padding=padded / rows_per_group)
 
     def mla(self, *, batch: Real, q_len: Real, context: Real, heads: int, core: Format, cache: Format) -> Efficiency:
         """Efficiency of absorbed MLA decode: over heads·q_len and the cached tokens of the whole batch."""

@@ -11,7 +11,15 @@ from typing import Final, Literal
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.surface import Surface
 from moeplan.kernels.table import Table, read_table
-from moeplan.kernels.work import attention_work, gemm_work, grouped_gemm_work, ideal_attention_time, ideal_gemm_time
+from moeplan.kernels.work import (
+    Work,
+    attention_work,
+    gemm_work,
+    grouped_gemm_work,
+    ideal_attention_time,
+    ideal_gemm_time,
+)
+from moeplan.routing.padding import padded_rows
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.precision import weight_format
@@ -32,6 +40,7 @@ class ShapeFamily:
     title: str
     table_of: str  # slug of the GPU that was measured
     surfaces: dict[tuple[int, int], Surface]
+    tile_rows: int = 1
     best_origin: Origin = Origin.MEASURED  # a capped table is an assumption
 
     def nearest(self, n: int, k: int) -> tuple[Surface, float, tuple[int, int]]:
@@ -53,9 +62,9 @@ def shape_family(catalog: Catalog, gpu: str, family: Family) -> ShapeFamily | No
         for shape, points in points_of(catalog, gpu, family).items()
     }
     if sidecar.cold_share is None:
-        return ShapeFamily(sidecar.title, gpu, surfaces)
+        return ShapeFamily(sidecar.title, gpu, surfaces, sidecar.tile_rows)
     title = f"{sidecar.title}, at most {sidecar.cold_share:g} of the roofline"
-    return ShapeFamily(title, gpu, surfaces, Origin.ASSUMED)
+    return ShapeFamily(title, gpu, surfaces, sidecar.tile_rows, Origin.ASSUMED)
 
 
 def points_of(catalog: Catalog, gpu: str, family: Family) -> dict[tuple[int, int], list[SurfacePoint]]:
@@ -66,7 +75,7 @@ def points_of(catalog: Catalog, gpu: str, family: Family) -> dict[tuple[int, int
         return points
     device = catalog.gpu(gpu)
     for row in table.rows:
-        shape, series, line, ideal = _FAMILIES[family][1](row, device)
+        shape, series, line, ideal = _FAMILIES[family][1](row, device, table.sidecar.tile_rows)
         share = min(ideal / row["seconds"], table.sidecar.cold_share or math.inf)
         points.setdefault(shape, []).append((series, line, share, ideal))
     return points
@@ -77,25 +86,29 @@ def _table(catalog: Catalog, gpu: str, family: Family) -> Table | None:
     return read_table(path, (*_FAMILIES[family][0], "seconds")) if path is not None else None
 
 
-def _dense(row: Row, gpu: Gpu) -> Point:
+def _ideal(work: Work, gpu: Gpu, precision: str, rows: float, tile: int) -> float:
+    return float(ideal_gemm_time(work, gpu, precision, padding=padded_rows(rows, tile) / rows))
+
+
+def _dense(row: Row, gpu: Gpu, tile: int) -> Point:
     n, k, weights = int(row["n"]), int(row["k"]), weight_format("fp8_block")
     work = gemm_work(m=row["m"], n=n, k=k, weights=weights)
-    return (n, k), 1.0, row["m"], float(ideal_gemm_time(work, gpu, weights.computes_in))
+    return (n, k), 1.0, row["m"], _ideal(work, gpu, weights.computes_in, row["m"], tile)
 
 
-def _batched(row: Row, gpu: Gpu) -> Point:
+def _batched(row: Row, gpu: Gpu, tile: int) -> Point:
     n, k, copies, weights = int(row["n"]), int(row["k"]), int(row["copies"]), weight_format("bf16")
     work = gemm_work(m=row["m"], n=n, k=k, weights=weights, copies=copies)
-    return (n, k), copies, row["m"], float(ideal_gemm_time(work, gpu, weights.computes_in))
+    return (n, k), copies, row["m"], _ideal(work, gpu, weights.computes_in, row["m"], tile)
 
 
-def _grouped(row: Row, gpu: Gpu) -> Point:
+def _grouped(row: Row, gpu: Gpu, tile: int) -> Point:
     n, k, groups, weights = int(row["n"]), int(row["k"]), row["groups"], weight_format("fp8_block")
     work = grouped_gemm_work(rows=groups * row["m"], groups=groups, n=n, k=k, weights=weights)
-    return (n, k), groups, row["m"], float(ideal_gemm_time(work, gpu, weights.computes_in))
+    return (n, k), groups, row["m"], _ideal(work, gpu, weights.computes_in, row["m"], tile)
 
 
-def _mla(row: Row, gpu: Gpu) -> Point:
+def _mla(row: Row, gpu: Gpu, _tile: int) -> Point:
     core = weight_format("bf16")
     work = attention_work(
         batch=row["batch"],
@@ -111,7 +124,7 @@ def _mla(row: Row, gpu: Gpu) -> Point:
     return MLA_SHAPE, row["heads"] * row["q_len"], cached, float(ideal_attention_time(work, gpu, core.computes_in))
 
 
-_FAMILIES: Final[dict[Family, tuple[tuple[str, ...], Callable[[Row, Gpu], Point]]]] = {
+_FAMILIES: Final[dict[Family, tuple[tuple[str, ...], Callable[[Row, Gpu, int], Point]]]] = {
     "gemm_fp8": (("m", "n", "k"), _dense),
     "gemm_batched_bf16": (("copies", "m", "n", "k"), _batched),
     "grouped_gemm_fp8": (("groups", "m", "n", "k"), _grouped),

@@ -16,7 +16,8 @@ class Sidecar:
     """What stands beside a table: on what it was measured, with what, by whom, when, on what terms.
 
     cold_share: for a table measured with weights left in the L2 cache, the most of the roofline that a kernel is
-    believed to reach when they come from memory, as in a real step; None for a table measured cold.
+    believed to reach when they come from memory, as in a real step; None for a table measured cold. tile_rows: rows of
+    the kernel's tile, of which it always works on whole ones.
     """
 
     title: str
@@ -30,6 +31,7 @@ class Sidecar:
     command: str = ""
     driver: str = ""
     cold_share: float | None = None
+    tile_rows: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -97,9 +97,12 @@ def overlapped(score: Real, value: Real, vector: Real, gpu: Gpu) -> Real:
     return score + value + vector
 
 
-def ideal_gemm_time(work: Work, gpu: Gpu, precision: str) -> Real:
-    """The roofline: arithmetic at the dense peak or traffic at the memory's bandwidth, whichever is longer."""
-    return np.maximum(work.flops / gpu.peak(precision), work.bytes_ / gpu.memory.bandwidth)
+def ideal_gemm_time(work: Work, gpu: Gpu, precision: str, *, padding: Real = 1.0) -> Real:
+    """The roofline: arithmetic at the dense peak or traffic at the memory's bandwidth, whichever is longer.
+
+    padding: FLOP done over FLOP asked, for a kernel that works on whole tiles.
+    """
+    return np.maximum(work.flops * padding / gpu.peak(precision), work.bytes_ / gpu.memory.bandwidth)
 
 
 def ideal_attention_time(work: AttentionWork, gpu: Gpu, precision: str) -> Real:

@@ -32,6 +32,7 @@ class Cost:
     flops: Real = 0.0
     bytes_: Real = 0.0
     lane: Lane = "compute"
+    padding: Real = 1.0  # FLOP done over FLOP asked
 
     def corrected(self, factor: float) -> Cost:
         """The same operator with its time multiplied by hand: assumed, and said so."""

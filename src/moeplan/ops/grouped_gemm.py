@@ -10,10 +10,12 @@ from moeplan.routing.slots import ExpertLoad
 from moeplan.specs.precision import Format
 
 
-def grouped_gemm(name: str, machine: Machine, *, load: ExpertLoad, n: int, k: int, weights: Format, down: bool) -> Cost:
+def grouped_gemm(
+    name: str, machine: Machine, *, load: ExpertLoad, n: int, k: int, weights: Format, down: bool, exact: bool = False
+) -> Cost:
     """Rows of the fullest rank over its active experts: 2·rows·n·k FLOP, active·n·k weights read.
 
-    down: the second product, whose published factors differ.
+    down: the second product, whose published factors differ. exact: every group has just the mean of rows.
 
     Raises Unsupported when the GPU has no such precision.
     """
@@ -24,6 +26,8 @@ def grouped_gemm(name: str, machine: Machine, *, load: ExpertLoad, n: int, k: in
         grouped_gemm_work(rows=load.rows, groups=load.active, n=n, k=k, weights=weights),
         peak=gpu.peak(weights.computes_in),
         bandwidth=gpu.memory.bandwidth,
-        efficiency=kernels.grouped_gemm(rows_per_group=m, groups=load.slots, n=n, k=k, weights=weights, down=down),
+        efficiency=kernels.grouped_gemm(
+            rows_per_group=m, groups=load.slots, n=n, k=k, weights=weights, down=down, exact=exact
+        ),
         terms={"m": (m, "rows per group"), "groups": (load.active, ""), "n": (n, ""), "k": (k, "")},
     )

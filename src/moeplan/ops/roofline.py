@@ -11,7 +11,7 @@ from moeplan.kernels.work import Work
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 
-ROOFLINE = "floor + max(FLOP / (peak · e_c), bytes / (bandwidth · e_m))"
+ROOFLINE = "floor + max(FLOP · padding / (peak · e_c), bytes / (bandwidth · e_m))"
 
 
 def roofline(
@@ -25,13 +25,14 @@ def roofline(
 ) -> Cost:
     """Time of a kernel limited by arithmetic or by memory, whichever is longer (seed 004, «algorithm model»).
 
-    seconds = floor + max(flops / (peak·e_c), bytes / (bandwidth·e_m)); peak in FLOP/s, bandwidth in bytes/s.
+    seconds = floor + max(flops·padding / (peak·e_c), bytes / (bandwidth·e_m)); peak in FLOP/s, bandwidth in bytes/s.
     """
-    compute = work.flops / (peak * efficiency.compute)
+    compute = work.flops * (efficiency.padding / (peak * efficiency.compute))
     memory = work.bytes_ / (bandwidth * efficiency.memory)
     bound = np.maximum(compute, memory)
     shown = dict(terms or {}) | {
         "FLOP": (work.flops, "FLOP"),
+        "padding": (efficiency.padding, "x"),
         "bytes": (work.bytes_, "B"),
         "peak": (peak, "FLOP/s"),
         "bandwidth": (bandwidth, "B/s"),
@@ -50,4 +51,5 @@ def roofline(
         terms=shown,
         flops=work.flops,
         bytes_=work.bytes_,
+        padding=efficiency.padding,
     )

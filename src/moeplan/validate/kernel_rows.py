@@ -97,7 +97,7 @@ class RowReader:
         load = ExpertLoad(rows=groups * m, slots=groups, active=groups, mean_rows_per_slot=m)
         down = row.get("op", "") == "down"
         machine = self._machine(row)
-        cost = grouped_gemm("grouped", machine, load=load, n=int(n), k=int(k), weights=weights, down=down)
+        cost = grouped_gemm("grouped", machine, load=load, n=int(n), k=int(k), weights=weights, down=down, exact=True)
         return Predicted(family=f"grouped gemm {row['layout']} {weights.computes_in}", cost=cost)
 
     def _attention(self, row: Row) -> Predicted:

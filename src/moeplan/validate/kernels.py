@@ -20,7 +20,7 @@ LEAVE_ONE_OUT_GPUS = ("h800", "h20")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelScores:
-    """scores by GPU and family; skipped: rows by the reason why nothing stands for them; rows: those that were scored."""
+    """scores by GPU and family; skipped: rows by the reason why nothing stands for them; rows: those scored."""
 
     title: str
     scores: tuple[Score, ...]

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Relative errors predicted/measured − 1 of one family: of their sizes median, mean and p90; bias is their median."""
+    """Relative errors predicted/measured − 1 of a family: of their sizes median, mean and p90; bias: their median."""
 
     family: str
     n: int

@@ -28,7 +28,7 @@ _COMMANDS = {
     "gpus": "List GPUs, or show one with its sources.",
     "nics": "List network cards, or show one with its sources.",
     "models": "List built-in models, or show one (also from a config.json).",
-    "reproduce": "Reproduce a published article's tables to the last printed digit.",
+    "reproduce": "Reproduce the tables and claims of published articles.",
     "validate": "Compare predictions with published measurements.",
 }
 

@@ -9,7 +9,7 @@ import click
 
 from moeplan.cli.options import data_option, json_option, print_json
 from moeplan.cli.predict import command as predict_command
-from moeplan.cli.step_question import answer, asked
+from moeplan.cli.step_question import answer, asked, said_to_fit
 from moeplan.errors import Fault, InputError
 from moeplan.predict import Prediction
 
@@ -66,4 +66,6 @@ def _step(path: str, edits: tuple[str, ...], data: str | None) -> Prediction:
     with predict_command.make_context("predict", arguments) as ctx:
         options: dict[str, Any] = dict(ctx.params)
         question, _ = asked(ctx, options)
-        return answer(question)[1]
+        step = answer(question)[1]
+        said_to_fit(step)
+        return step

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from moeplan.cli.options import chart_option, check_chart, json_option, print_json
-from moeplan.cli.step_question import answer, asked, question_options
+from moeplan.cli.step_question import answer, asked, question_options, said_to_fit
 
 
 @click.command("explain")
@@ -49,4 +49,4 @@ def command(ctx: click.Context, /, **options: Any) -> int:
         from moeplan.report.tables import console
 
         print_explanation(console(), step, rungs, shares, operators)
-    return 0
+    return 0 if said_to_fit(step) else 1

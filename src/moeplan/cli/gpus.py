@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import click
 
-from moeplan.cli.options import data_option, json_option, print_json
+from moeplan.cli.options import data_option, json_option, one_edited, print_json, set_option
 from moeplan.report.document import document, gpu_content
 from moeplan.specs.catalog import Catalog
 
 
 @click.command("gpus")
 @click.argument("name", required=False)
+@set_option
 @data_option
 @json_option
-def command(name: str | None, data: str | None, as_json: bool) -> int:
+def command(name: str | None, edits: tuple[str, ...], data: str | None, as_json: bool) -> int:
     """List the GPUs, or show NAME with the source of every figure."""
     catalog = Catalog.standard(data)
     if name is not None:
-        content = gpu_content(catalog.gpu(name))
+        content = gpu_content(one_edited(catalog.gpu(name), "gpu", edits, name))
         if as_json:
             print_json(document("gpu", {"gpu": content}))
         else:
@@ -26,6 +27,7 @@ def command(name: str | None, data: str | None, as_json: bool) -> int:
 
             print_sheet(console(), content)
         return 0
+    one_edited(None, "gpu", edits, name)
     gpus = [(slug, catalog.gpu(slug)) for slug in catalog.names("gpus")]
     if as_json:
         print_json(document("gpus", {"gpus": [gpu_content(gpu) for _, gpu in gpus]}))

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import click
 
-from moeplan.cli.options import data_option, json_option, print_json
+from moeplan.cli.options import data_option, json_option, one_edited, print_json, set_option
 from moeplan.report.document import document, model_content
 from moeplan.specs.catalog import Catalog
 
 
 @click.command("models")
 @click.argument("name", required=False)
+@set_option
 @data_option
 @json_option
-def command(name: str | None, data: str | None, as_json: bool) -> int:
+def command(name: str | None, edits: tuple[str, ...], data: str | None, as_json: bool) -> int:
     """List the built-in models, or show NAME (a built-in name or a config.json) in full."""
     catalog = Catalog.standard(data)
-    models = [(slug, catalog.model(slug)) for slug in ([name] if name is not None else catalog.names("models"))]
+    models = [
+        (slug, one_edited(catalog.model(slug), "model", edits, name))
+        for slug in ([name] if name is not None else catalog.names("models"))
+    ]
     if as_json:
         kind = "models" if name is None else "model"
         items = [model_content(model) for _, model in models]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,8 +19,9 @@ from moeplan.specs.model import ModelSpec
 from moeplan.specs.precision import FORMATS
 
 if TYPE_CHECKING:
-    from moeplan.specs.edits import Edit
+    from moeplan.specs.edits import Edit, Target
 
+T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MOST_DRAFTS = 32
@@ -33,6 +35,30 @@ def data_option(command: Command) -> Command:
     return click.option(
         "--data", metavar="DIR", help="Folder with your own gpus/, nics/, models/, kernels/ (MOEPLAN_DATA)."
     )(command)
+
+
+def set_option(command: Command) -> Command:
+    """Edit figures."""
+    text = "Edit a figure: gpu.memory.bandwidth=4.8TB/s, nic.latency=5µs, model.top_k=6."
+    return click.option("--set", "edits", multiple=True, metavar="PATH=VALUE", help=text)(command)
+
+
+def one_edited(thing: T, target: Target, texts: Sequence[str], name: str | None) -> T:
+    """The thing that a listing shows, edited; raise InputError where nothing is named or something else is edited."""
+    if not texts:
+        return thing
+    from moeplan.specs.edits import edited, parse_edits
+
+    edits = parse_edits(texts)
+    faults = [Fault("--set", "needs the name of what it edits", "give NAME")] if name is None else []
+    faults += [
+        Fault(f"--set {edit.target}.{edit.path}", f"edits no {target}", f"write {target}.…")
+        for edit in edits
+        if edit.target != target
+    ]
+    if faults:
+        raise InputError("options", faults)
+    return edited(thing, target, edits)
 
 
 def json_option(command: Command) -> Command:
@@ -55,13 +81,7 @@ def step_options(command: Command) -> Command:
                 show_default=True,
                 help="Share of accepted drafts: one number (geometric) or one per position.",
             ),
-            click.option(
-                "--set",
-                "edits",
-                multiple=True,
-                metavar="PATH=VALUE",
-                help="Edit a figure: gpu.memory.bandwidth=4.8TB/s, nic.latency=5µs, model.top_k=6.",
-            ),
+            set_option,
             click.option("--nics-per-node", type=click.IntRange(1, 1000), help="NICs in a node; default: one per GPU."),
             click.option(
                 "--efficiency",
@@ -76,22 +96,27 @@ def step_options(command: Command) -> Command:
     return command
 
 
-class _NotEmpty(click.ParamType[str]):
-    """Text that is not empty."""
+class _QuestionFile(click.ParamType[str]):
+    """A file that --save can write and a later call can run again; checked before anything is computed."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse an empty text, which would silently mean nothing."""
-        if not str(value).strip():
+        """Refuse what could only fail after the work."""
+        text = str(value)
+        if not text.strip():
             self.fail("is empty; give a file name", param, ctx)
-        return str(value)
+        if not text.lower().endswith((".yaml", ".yml")):
+            self.fail(f"{text!r} could not be run again: end it in .yaml", param, ctx)
+        if not os.path.isdir(os.path.dirname(text) or "."):
+            self.fail(f"{text!r} is in no folder that exists", param, ctx)
+        return text
 
 
 def save_option(command: Command) -> Command:
     """Keep the question as a file."""
     return click.option(
-        "--save", type=_NotEmpty(), metavar="FILE.yaml", help="Save the question as YAML, to run again or compare."
+        "--save", type=_QuestionFile(), metavar="FILE.yaml", help="Save the question as YAML, to run again or compare."
     )(command)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from moeplan.cli.options import chart_option, check_chart, json_option, print_json, save_option
 from moeplan.cli.saved import save
-from moeplan.cli.step_question import answer, asked, question_options
+from moeplan.cli.step_question import answer, asked, question_options, said_to_fit
 from moeplan.predict import Prediction
 
 
@@ -45,12 +44,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
         from moeplan.report.tables import console
 
         print_prediction(console(), step, explain=rest["explain"])
-    if bool(step.fits):
-        return 0
-    from moeplan.explain.shortfall import shortage
-
-    print(f"moeplan: does not fit: {shortage(step)}", file=sys.stderr)
-    return 1
+    return 0 if said_to_fit(step) else 1
 
 
 def _draw(step: Prediction, path: Path) -> None:

@@ -17,7 +17,7 @@ from moeplan.units import UnitError, parse
 
 @click.group("reproduce")
 def command() -> None:
-    """Reproduce a published article's tables to the last printed digit."""
+    """Reproduce published figures: the throughput article to the last printed digit, claims of the others."""
 
 
 @command.command("throughput-article")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -131,6 +132,16 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     predictor = Predictor.of(spec, cluster, catalog, "article" if question.efficiency == "article" else "measured")
     step = _predict(predictor, deployment, question.schedule)
     return predictor, step
+
+
+def said_to_fit(step: Prediction) -> bool:
+    """Whether a predicted deployment fits in memory; what it lacks goes to standard error."""
+    if bool(step.fits):
+        return True
+    from moeplan.explain.shortfall import shortage
+
+    print(f"moeplan: does not fit: {shortage(step)}", file=sys.stderr)
+    return False
 
 
 def _predict(predictor: Predictor, deployment: Deployment, schedule: str) -> Prediction:

@@ -267,10 +267,11 @@ def _exponent(values: Array) -> NDArray[Any]:
 
 
 def _power(exponent: NDArray[Any]) -> Array:
-    return np.ldexp(1.0, exponent)
+    power: Array = np.ldexp(1.0, exponent)
+    return power
 
 
 def _fraction(values: Array, bits: int, *, least: int = NO_EXPONENT) -> Array:
     """Nearest with `bits` behind the leading one, ties to even; exponents below `least` share its spacing."""
     scale = _power(bits - np.maximum(_exponent(values), least))
-    return np.asarray(np.rint(values * scale) / scale)
+    return np.rint(values * scale) / scale

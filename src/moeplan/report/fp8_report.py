@@ -20,8 +20,9 @@ CUT = {"toward-zero": "cut toward zero", "down": "cut down", "nearest": "rounded
 def print_fp8(out: Console, readings: Sequence[tuple[Loss, Loss]], losses: Sequence[Loss]) -> None:
     """The readings of «about 14 bits», then one table of bits by K for each kind of data."""
     out.print(
-        "FP8 products with a narrow accumulator: an emulation, no measurement. Error is ‖C − AB‖ / ‖AB‖ against the exact "
-        "product of the same E4M3 values, output in BF16; bias is Σ(C − AB) / Σ|AB|. Bits are those behind the leading one."
+        "FP8 products with a narrow accumulator: an emulation, no measurement. Error is ‖C − AB‖ / ‖AB‖ against the "
+        "exact product of the same E4M3 values, output in BF16; bias is Σ(C − AB) / Σ|AB|. Bits are those behind the "
+        "leading one."
     )
     out.print()
     out.print(_by_reading(readings))
@@ -30,8 +31,8 @@ def print_fp8(out: Console, readings: Sequence[tuple[Loss, Loss]], losses: Seque
         out.print(_by_bits([loss for loss in losses if loss.data == data]))
         out.print()
     out.print(
-        "Published for positive data and K = 16Ki: about 25 % without promotion, about 0.17 % with (seed 001). The model "
-        "follows the DeepSeek-V3 technical report, section 3.3.2; docs/fp8-accumulation.md says what is assumed."
+        "Published for positive data and K = 16Ki: about 25 % without promotion, about 0.17 % with (seed 001). The "
+        "model follows the DeepSeek-V3 technical report, section 3.3.2; docs/fp8-accumulation.md says what is assumed."
     )
 
 
@@ -40,7 +41,7 @@ def _by_reading(readings: Sequence[tuple[Loss, Loss]]) -> Table:
     headers = ("setup", "bits", "error", "bias", "promoted: error", "promoted: bias")
     rows = [
         [
-            f"{DATA[one.data]}; {CUT[one.rounding]}" + ("" if one.align_accumulator else "; C not aligned with the products"),
+            f"{DATA[one.data]}; {CUT[one.rounding]}{'' if one.align_accumulator else '; C aligned apart'}",
             str(one.bits),
             f"{one.relative_error:.2%}",
             f"{one.bias:+.2%}",

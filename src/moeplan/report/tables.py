@@ -78,7 +78,7 @@ class Console:
     """Standard output: prose wrapped to its width, tables, and text as it is."""
 
     def __init__(self) -> None:
-        self.width = os.get_terminal_size().columns if sys.stdout.isatty() else 160
+        self.width = _terminal_width() if sys.stdout.isatty() else 160
 
     def print(self, content: str | Table = "", *, raw: bool = False) -> None:
         """Write prose or a table; `raw` text is not wrapped, so that it can be copied."""
@@ -89,6 +89,14 @@ class Console:
         else:
             text = "\n".join(textwrap.wrap(content, self.width, break_on_hyphens=False)) if content.strip() else content
         click.echo(text)
+
+
+def _terminal_width() -> int:
+    """Columns of the terminal; 80 where it does not tell, as in a container."""
+    try:
+        return os.get_terminal_size().columns or 80
+    except OSError:
+        return 80
 
 
 def console() -> Console:

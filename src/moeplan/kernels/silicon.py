@@ -1,0 +1,394 @@
+"""The measured kernel tables of the package aiconfigurator-core, read lazily as arrays in SI units.
+
+The package is found without being imported, or its `systems` folder is named. Its rows that are kept back for testing
+are out of reach here, see `_checked`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeplan.errors import Fault, InputError, UnknownName
+from moeplan.kernels.silicon_flags import UNFIT, Flag, Mask, flags_of, key_of, silicon_facts
+from moeplan.kernels.silicon_schema import ELEMENT_BYTES, PROVENANCE, SCHEMAS, Column, Schema
+from moeplan.specs.catalog import Catalog
+
+ENVIRONMENT: Final = "MOEPLAN_SILICON"
+PACKAGE: Final = "aiconfigurator_core"
+KEPT_BACK: Final = "silicon_sample.csv"
+INSTALL: Final = "pip install 'moeplan[silicon]'"
+SUFFIX: Final = "_perf.parquet"
+
+_RANKS: Final = {"dev": -4, "a": -3, "b": -2, "rc": -1, "": 0, "post": 1}
+_VERSION: Final = re.compile(r"(\d+(?:\.\d+)*)(?:[.-]?(dev|a|b|rc|post)(\d*))?")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SiliconTable:
+    """Rows of one table: columns by name in SI units, and what is to be known of each row.
+
+    Text columns hold str objects, axes int64, times float64. raw_rows: how many the file had before rows of equal keys
+    became their median. source: package, GPU, engine, version and kernels, for printing beside every number.
+    """
+
+    system: str
+    family: str
+    engine: str
+    version: str
+    columns: Mapping[str, NDArray[Any]]
+    units: Mapping[str, str]
+    flags: NDArray[np.uint16]
+    raw_rows: int
+    source: str
+
+    def __len__(self) -> int:
+        return self.flags.size
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+    @property
+    def fit(self) -> Mask:
+        """Which rows hold a kernel's time for the work that they name."""
+        mask: Mask = (self.flags & np.uint16(UNFIT)) == 0
+        return mask
+
+    def having(self, flag: Flag) -> Mask:
+        """Which rows have any of these flags."""
+        mask: Mask = (self.flags & np.uint16(flag)) != 0
+        return mask
+
+    def rows(self, mask: Mask) -> SiliconTable:
+        """The same table with fewer rows."""
+        columns = {name: values[mask] for name, values in self.columns.items()}
+        return replace(self, columns=columns, flags=self.flags[mask])
+
+    def counts(self, name: str) -> dict[str, int]:
+        """How many rows there are of each value of a text column."""
+        values, counts = np.unique(self.columns[name].astype(str), return_counts=True)
+        return {str(value): int(count) for value, count in zip(values, counts, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiliconFile:
+    """One file of the package, by what it is about."""
+
+    system: str
+    family: str
+    engine: str
+    version: str
+    path: Path
+
+
+def silicon_root(given: str | Path | None = None) -> Path:
+    """The package's `systems` folder: the one given, else the environment's MOEPLAN_SILICON, else the installed one's.
+
+    Raises InputError when the package is not installed, or the folder holds no data.
+    """
+    named = given if given is not None else os.environ.get(ENVIRONMENT) or None
+    if named is None:
+        spec = find_spec(PACKAGE)
+        if spec is None or not spec.submodule_search_locations:
+            raise InputError("silicon", [Fault("aiconfigurator-core", "is not installed", INSTALL)])
+        root = Path(next(iter(spec.submodule_search_locations))) / "systems"
+    else:
+        root = Path(named)
+    if not (str(named) and (root / "data").is_dir()):
+        fix = f"give the folder `systems` of aiconfigurator-core, or {INSTALL}"
+        raise InputError("silicon", [Fault(str(root), "holds no folder `data`", fix)])
+    return root
+
+
+def silicon_system(gpu: str, catalog: Catalog | None = None) -> str | None:
+    """The folder in which one of our GPUs was measured, by its slug; None where it was not."""
+    return silicon_facts(catalog).systems.get(gpu)
+
+
+def silicon_files(root: Path, *, system: str | None = None) -> tuple[SiliconFile, ...]:
+    """All files of a known family, sorted; only their names are read."""
+    found = []
+    for path in sorted((root / "data").glob(f"{system or '*'}/*/*/*/*{SUFFIX}")):
+        family, (owner, folder, engine, version) = path.name.removesuffix(SUFFIX), path.parts[-5:-1]
+        if family in SCHEMAS and SCHEMAS[family].folder == folder:
+            found.append(SiliconFile(system=owner, family=family, engine=engine, version=version, path=path))
+    return tuple(sorted(found, key=lambda file: (file.system, file.family, file.engine, version_key(file.version))))
+
+
+def silicon_table(
+    root: Path,
+    *,
+    system: str,
+    family: str,
+    engine: str,
+    version: str | None = None,
+    kernel_source: str | Sequence[str] | None = None,
+    where: Mapping[str, str | int] | None = None,
+) -> SiliconTable:
+    """The rows of one table that one kernel gave.
+
+    version: the latest by default; where: the value that other columns must have. When what is left comes from several
+    kernels one must be named, or several: engines choose by shape, and the wrong kernel is off 2 to 7 times.
+    Raises UnknownName, or InputError for a table that is not there, has changed, or leaves the kernel open.
+    """
+    table = silicon_file(root, system=system, family=family, engine=engine, version=version)
+    table = _where(table, where or {})
+    return _of_kernel(table, (kernel_source,) if isinstance(kernel_source, str) else kernel_source)
+
+
+def silicon_file(root: Path, *, system: str, family: str, engine: str, version: str | None = None) -> SiliconTable:
+    """All rows of one table, of whatever kernel; see silicon_table."""
+    file = _found(root, system, family, engine, version)
+    rules = tuple(rule for rule in silicon_facts().rules if rule.holds_for(family, engine, file.version))
+    return _read(root, file, file.path.stat().st_mtime_ns, rules)
+
+
+def version_key(text: str) -> tuple[tuple[int, ...], int, int]:
+    """Sort «1.3.0rc20» before «1.3.0» before «1.3.0.post2»; numbers by value, not by text."""
+    match = _VERSION.match(text)
+    if match is None:
+        return (), 0, 0
+    return tuple(map(int, match[1].split("."))), _RANKS[match[2] or ""], int(match[3] or 0)
+
+
+def package_version(root: Path) -> str:
+    """The version of the package that a `systems` folder belongs to, from the folder pip leaves beside it."""
+    beside = sorted(root.resolve().parent.parent.glob(f"{PACKAGE}-*.dist-info"))
+    return beside[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info") if beside else "of unknown version"
+
+
+def kernel_counts(root: Path, file: SiliconFile) -> dict[str, int]:
+    """How many rows each kernel has in a file; nothing else of it is read."""
+    content = _open(root, file.path, ["kernel_source"]).read(columns=["kernel_source"], use_threads=False)
+    words, codes = _coded(content["kernel_source"])
+    return dict(zip(words.tolist(), np.bincount(codes, minlength=words.size).tolist(), strict=True))
+
+
+def _found(root: Path, system: str, family: str, engine: str, version: str | None) -> SiliconFile:
+    """The file of that name among those that are there: no part of a path is taken from the caller."""
+    if family not in SCHEMAS:
+        raise UnknownName("silicon family", family, SCHEMAS)
+    systems = sorted(path.name for path in (root / "data").iterdir() if path.is_dir())
+    if system not in systems:
+        raise UnknownName("silicon system", system, systems)
+    files = [file for file in silicon_files(root, system=system) if file.family == family]
+    engines = sorted({file.engine for file in files})
+    if engine not in engines:
+        fix = f"there is {', '.join(engines)}" if engines else "see `moeplan silicon list`"
+        raise InputError("silicon", [Fault("engine", f"{system} has no table {family} of {engine!r}", fix)])
+    files = [file for file in files if file.engine == engine]
+    named = [file for file in files if version is None or file.version == version]
+    if not named:
+        fix = f"there is {', '.join(file.version for file in files)}"
+        raise InputError("silicon", [Fault("version", f"{system} {family} {engine} has no {version!r}", fix)])
+    return named[-1]
+
+
+def _where(table: SiliconTable, where: Mapping[str, str | int]) -> SiliconTable:
+    faults = []
+    for name, value in where.items():
+        if name not in table.columns or table[name].dtype.kind not in "iO":
+            axes = [name for name, values in table.columns.items() if values.dtype.kind in "iO"]
+            faults.append(Fault(f"where {name}", "is no column to choose by", f"there is {', '.join(axes)}"))
+        elif not np.any(match := table[name] == value):
+            known = ", ".join(map(str, np.unique(table[name])[:40]))
+            faults.append(Fault(f"where {name}", f"no row holds {value!r} in {table.source}", f"there is {known}"))
+        else:
+            table = table.rows(np.asarray(match, dtype=np.bool_))
+    if faults:
+        raise InputError("silicon", faults)
+    return table
+
+
+def _of_kernel(table: SiliconTable, names: Sequence[str] | None) -> SiliconTable:
+    kernels = table.counts("kernel_source")
+    if names is None and len(kernels) > 1:
+        listed = "; ".join(f"{name} ({count} rows)" for name, count in kernels.items())
+        fix = f"name one (or several) as kernel_source, or narrow the rows: {listed}"
+        raise InputError("silicon", [Fault("kernel_source", f"{table.source} holds {len(kernels)} kernels", fix)])
+    chosen = tuple(names) if names is not None else tuple(kernels)
+    if missing := [name for name in chosen if name not in kernels]:
+        fault = Fault("kernel_source", f"{table.source} has no {missing[0]!r}", f"there is {', '.join(kernels)}")
+        raise InputError("silicon", [fault])
+    mask = np.isin(table["kernel_source"].astype(str), chosen)
+    return replace(table.rows(mask), source=f"{table.source}, kernel {' + '.join(chosen)}")
+
+
+@lru_cache(maxsize=16)
+def _read(root: Path, file: SiliconFile, _changed: int, rules: tuple[Any, ...]) -> SiliconTable:
+    schema = SCHEMAS[file.family]
+    texts = [column.raw for column in schema.columns if column.kind == "text"]
+    opened = _open(root, file.path, texts)
+    names = _checked_columns(opened.schema_arrow, schema, f"{_label(root)}, {file.path.relative_to(root)}")
+    content = opened.read(columns=names, use_threads=False)
+    raw = {name: _array(content[name]) for name in names}
+    if "message_size" in raw:
+        raw["message_size"] = raw["message_size"] * _element_bytes(raw[schema.element_type])
+    columns = {column.name: _scaled(raw[column.raw], column) for column in schema.columns if column.raw in raw}
+    origin = {name: columns.pop(name) for name in PROVENANCE if name in columns}
+    size = len(content)
+    flags = _provenance_flags(origin, file, size)
+    columns, flags = _merged(columns, flags, schema)
+    main = columns[schema.times[0].name]
+    flags |= flags_of(columns, main, rules)
+    timed = [columns[column.name] for column in schema.times if "notify" not in column.name]
+    flags[~np.all([values > 0 for values in timed], axis=0)] |= np.uint16(Flag.NOT_TIMED)
+    for values in (*columns.values(), flags):
+        values.setflags(write=False)
+    return SiliconTable(
+        system=file.system,
+        family=file.family,
+        engine=file.engine,
+        version=file.version,
+        columns=columns,
+        units={column.name: column.unit for column in schema.columns if column.name in columns},
+        flags=flags,
+        raw_rows=size,
+        source=_source(root, file, origin),
+    )
+
+
+def _open(root: Path, path: Path, texts: Sequence[str]) -> Any:
+    """Open a Parquet file, its text as codes into few words."""
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError("silicon", [Fault("pyarrow", "is not installed", INSTALL)]) from error
+    path = _checked(root, path)
+    try:
+        return parquet.ParquetFile(path, read_dictionary=list(texts))
+    except (OSError, ValueError) as error:  # pyarrow's own errors are one of them
+        raise InputError("silicon", [Fault(str(path), f"cannot be read: {error}")]) from error
+
+
+def _checked(root: Path, path: Path) -> Path:
+    """Return the path if it leads to a Parquet file under systems/data, links resolved; refuse any other.
+
+    The package also ships silicon_sample.csv, the rows that its authors keep back: a fit that has seen them proves
+    nothing, so no way leads there.
+    """
+    real, data = path.resolve(), (root / "data").resolve()
+    if real.name == KEPT_BACK or real.suffix != ".parquet" or data not in real.parents:
+        raise InputError("silicon", [Fault(str(path), "is no .parquet under systems/data", "only these are read")])
+    return real
+
+
+def _checked_columns(found: Any, schema: Schema, where: str) -> list[str]:
+    """Return the columns to read; raise InputError for each that is missing, unknown or of another type."""
+    given = {field.name: field.type for field in found}
+    known = {column.raw: column for column in schema.columns}
+    faults = [
+        Fault(f"column {column.raw}", "is missing", "this version of the package is not known to moeplan")
+        for column in schema.columns
+        if column.required and column.raw not in given
+    ]
+    for name, type_ in given.items():
+        if name not in known:
+            faults.append(Fault(f"column {name}", "is unknown", "this version of the package is not known to moeplan"))
+        elif not _is_kind(str(type_), known[name].kind):
+            faults.append(Fault(f"column {name}", f"is of type {type_}, wanted {known[name].kind} values"))
+    if faults:
+        raise InputError(where, faults)
+    wanted = {column.raw for column in schema.columns if column.used} | set(PROVENANCE)
+    return [name for name in given if name in wanted]
+
+
+def _is_kind(type_: str, kind: str) -> bool:
+    if kind == "text":
+        return "string" in type_
+    return type_.startswith({"whole": "int", "real": "double", "yes_no": "bool"}[kind])
+
+
+def _array(column: Any) -> NDArray[Any]:
+    if str(column.type).startswith("dictionary"):
+        words, codes = _coded(column)
+        return words[codes]
+    values: NDArray[Any] = column.to_numpy()
+    return values
+
+
+def _coded(column: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the words of a text column and which of them every row holds."""
+    column = column.unify_dictionaries()
+    words = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+    codes = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    return np.array(words, dtype=object), np.concatenate([*codes, np.zeros(0)]).astype(np.int64)
+
+
+def _scaled(values: NDArray[Any], column: Column) -> NDArray[Any]:
+    return values * column.factor if column.kind == "real" else values
+
+
+def _element_bytes(types: NDArray[Any]) -> NDArray[np.int64]:
+    words, codes = np.unique(types.astype(str), return_inverse=True)
+    if unknown := [str(word) for word in words if word not in ELEMENT_BYTES]:
+        fault = Fault(
+            "message_size", f"elements of unknown type {', '.join(unknown)}", f"of {', '.join(ELEMENT_BYTES)}"
+        )
+        raise InputError("silicon", [fault])
+    return np.array([ELEMENT_BYTES[str(word)] for word in words])[codes]
+
+
+def _provenance_flags(origin: Mapping[str, NDArray[Any]], file: SiliconFile, size: int) -> NDArray[np.uint16]:
+    flags = np.zeros(size, dtype=np.uint16)
+    if "device" in origin:
+        devices, codes, counts = np.unique(origin["device"].astype(str), return_inverse=True, return_counts=True)
+        if devices.size > 1:
+            flags[codes != counts.argmax()] |= np.uint16(Flag.OTHER_DEVICE)
+    if "version" in origin:
+        flags[origin["version"] != file.version] |= np.uint16(Flag.OTHER_VERSION)
+    return flags
+
+
+def _merged(
+    columns: dict[str, NDArray[Any]], flags: NDArray[np.uint16], schema: Schema
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint16]]:
+    """One row per key, sorted by it: the median of the rows that share it, whose flags it keeps."""
+    keyed = columns | {"device": flags & np.uint16(Flag.OTHER_DEVICE)}
+    axes = [column.name for column in schema.axes if column.name in columns]
+    keys, first, group, counts = np.unique(
+        key_of(keyed, [*axes, "device"], flags.size), return_index=True, return_inverse=True, return_counts=True
+    )
+    merged = {name: columns[name][first] for name in axes}
+    for column in schema.times:
+        merged[column.name] = _medians(columns[column.name], group, first, counts)
+    result = np.zeros(keys.size, dtype=np.uint16)
+    np.bitwise_or.at(result, group, flags)
+    result[counts > 1] |= np.uint16(Flag.DUPLICATED)
+    return merged, result
+
+
+def _medians(
+    values: NDArray[Any], group: NDArray[np.intp], first: NDArray[np.intp], counts: NDArray[np.intp]
+) -> NDArray[Any]:
+    result = values[first]
+    again = counts[group] > 1
+    if not np.any(again):
+        return result
+    order = np.flatnonzero(again)[np.lexsort((values[again], group[again]))]
+    places = np.flatnonzero(counts > 1)
+    size = counts[places]
+    start = np.cumsum(size) - size
+    low, high = order[start + (size - 1) // 2], order[start + size // 2]
+    result[places] = (values[low] + values[high]) / 2
+    return result
+
+
+def _label(root: Path) -> str:
+    return f"aiconfigurator-core {package_version(root)}"
+
+
+def _source(root: Path, file: SiliconFile, origin: Mapping[str, NDArray[Any]]) -> str:
+    text = f"{_label(root)}, {file.system}, {file.engine} {file.version}, {file.family}{SUFFIX}"
+    others = sorted({str(word) for word in np.unique(origin["version"].astype(str))} - {file.version}) if origin else []
+    return f"{text} (rows of {', '.join(others)})" if others else text

@@ -25,7 +25,7 @@ lint: $(DEV) ## style, types, and the direction of imports
 	@$(BIN)/lint-imports
 
 bench: $(DEV) ## CPU time of the search, beside one-at-a-time evaluation
-	@$(BIN)/python -m tests.budget.bench_search
+	@$(BIN)/python tests/budget/bench_search.py
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,8 +9,10 @@ MoeplanError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+MOST_LISTED = 40  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class UnknownName(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        fix = suggestion(name, names) or f"known: {', '.join(names)}"
+        listed = f"known: {', '.join(names)}" if len(names) <= MOST_LISTED else f"`moeplan {kind}s` lists those known"
+        fix = suggestion(name, names) or listed
         super().__init__(kind, [Fault(kind, f"unknown name {name!r}", fix)])
 
 
@@ -55,6 +58,20 @@ class Unsupported(InputError):
 
 class Infeasible(MoeplanError):
     """No configuration meets every constraint."""
+
+
+def together(where: str, *readings: Callable[[], object]) -> None:
+    """Try readings that do not depend on each other; raise one InputError with the faults of all that fail."""
+    errors = []
+    for read in readings:
+        try:
+            read()
+        except InputError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise InputError(where, list(dict.fromkeys(fault for error in errors for fault in error.faults)))
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The throughput article to its last printed digit: stage times, published rows, winners (seed 004)."""
+"""The throughput article to its last printed digit: stage times, published rows, winners."""
 
 import csv
 from pathlib import Path

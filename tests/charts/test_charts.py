@@ -103,7 +103,7 @@ def rows(spec: Spec, layer: int | None = None) -> list[dict[str, Any]]:
     return found
 
 
-# --- every chart
+# --- every chart ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -159,7 +159,7 @@ def test_every_field_that_is_drawn_is_in_the_data(name: str) -> None:
     check(spec, [])
 
 
-# --- each by itself
+# --- each by itself -------------------------------------------------------------------------------------------------
 
 
 def test_the_fronts_are_the_points_given() -> None:

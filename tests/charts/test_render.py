@@ -114,7 +114,7 @@ def embedded(script: str) -> list[Any]:
     return content
 
 
-# --- the page
+# --- the page -------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_holds_its_scripts_and_fetches_nothing() -> None:
@@ -160,7 +160,7 @@ def test_the_scripts_are_what_their_notes_say() -> None:
     assert "Redistribution" in (folder / "LICENSE").read_text(encoding="utf-8")
 
 
-# --- files
+# --- files ----------------------------------------------------------------------------------------------------------
 
 
 def test_html_is_one_file(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_failure_leaves_the_old_file(suffix: str, tmp_path: Path, monkeypatch:
     assert os.listdir(tmp_path) == [path.name]
 
 
-# --- without the extra
+# --- without the extra ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -458,3 +458,20 @@ def test_a_process_exits_2_without_traceback(words: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("moeplan: ")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "faults"),
+    [
+        ("plan deepseek-v3 --gpu h900 --nic foo --gpus 16 --context 5k --min-tps twenty", 3),
+        ("plan deepseek-v3 --gpu h800 --gpus 16 --context 0 --min-tps 0", 2),
+        ("plan deepseek-v3", 4),
+        ("plan deepsek-v3 --gpu h800 --gpus x --context 5k --min-tps 20 --mtp a --schedule foo", 4),
+        ("predict deepseek-v3 --gpu h900 --ep 0 --batch -1 --context 5z --mtp 99", 5),
+        ("predict nothing --gpu h800 --ep 8 --batch 1 --context 5k --correct a=b --acceptance 2", 3),
+    ],
+)
+def test_every_fault_is_named_at_once(capsys: pytest.CaptureFixture[str], command: str, faults: int) -> None:
+    code, out, err = run(capsys, *command.split())
+    assert (code, out) == (2, "")
+    assert f": {faults} faults" in err

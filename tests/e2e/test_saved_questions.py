@@ -64,7 +64,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return Cli(tmp_path, capsys)
 
 
-# --- again ---
+# --- again ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_saved_plan_gives_the_same_answer(cli: Cli) -> None:
@@ -113,7 +113,7 @@ def test_options_that_are_names_or_numbers_come_back(cli: Cli) -> None:
     assert first["question"]["rank_by"] == "tok/s/$"
 
 
-# --- what is typed wins ---
+# --- what is typed wins ---------------------------------------------------------------------------------------------
 
 
 def test_what_is_typed_wins(cli: Cli) -> None:
@@ -151,7 +151,7 @@ def test_edits_add_to_those_of_the_file(cli: Cli) -> None:
     assert compared["second"] == {key: second[key] for key in compared["second"]}
 
 
-# --- a plan's winner ---
+# --- a plan's winner ------------------------------------------------------------------------------------------------
 
 
 def test_predict_explain_and_sensitivity_take_the_winner_of_a_plan(cli: Cli) -> None:
@@ -200,7 +200,7 @@ def test_compare_two_files(cli: Cli) -> None:
     assert all(row["difference_s"] == 0 for row in same["operators"])
 
 
-# --- broken files ---
+# --- broken files ---------------------------------------------------------------------------------------------------
 
 
 def question() -> dict[str, Any]:
@@ -281,7 +281,7 @@ def test_compare_needs_two_sides(cli: Cli) -> None:
     assert "--gpu" in cli.refused("compare deepseek-v3 q.yaml")
 
 
-# --- writing ---
+# --- writing --------------------------------------------------------------------------------------------------------
 
 
 def test_a_failing_write_leaves_the_old_file(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from moeplan.errors import InputError
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName, check
+from moeplan.specs.edits import edited, parse_edits
 from moeplan.specs.model import ModelSpec
 
 CATALOG = Catalog.standard()
@@ -43,6 +44,7 @@ def predict(
     drafts: int = 0,
     schedule: ScheduleName = "naive",
     kv: str = "bf16",
+    core: str = "bf16",
     redundant: int | None = None,
     context: int = 4000,
 ) -> Prediction:
@@ -54,7 +56,7 @@ def predict(
         drafts=drafts,
         schedule=schedule,
         redundant=redundant,
-        precision=Precision.of(machine.model, kv=kv),
+        precision=Precision.of(machine.model, kv=kv, core=core),
         acceptance=Acceptance.geometric(0.85, max(drafts, 1), "assumed"),
     )
     return machine.predict(deployment)
@@ -202,12 +204,123 @@ def test_a_dense_model_is_replicated_inside_each_node(name: str, gpus: int, repl
     assert command.environment == ()
 
 
-@pytest.mark.parametrize(("kv", "dtype"), [("bf16", "bf16"), ("fp8", "fp8_e4m3"), ("nvfp4", "nvfp4")])
-def test_cache_formats(kv: str, dtype: str) -> None:
-    command = sglang_command(predict("deepseek-v3", "gb200", 16, kv=kv))
+@pytest.mark.parametrize(
+    ("name", "gpus", "kv", "dtype", "called"),
+    [
+        ("deepseek-v3", 16, "bf16", "bf16", None),
+        ("deepseek-v3", 16, "fp8", "fp8_e4m3", "an FP8 cache"),
+        ("qwen3-30b-a3b", 1, "nvfp4", "nvfp4", "an NVFP4 cache"),
+        ("llama-3.1-8b", 4, "nvfp4", "nvfp4", "an NVFP4 cache"),
+    ],
+)
+def test_cache_formats(name: str, gpus: int, kv: str, dtype: str, called: str | None) -> None:
+    command = sglang_command(predict(name, "gb200", gpus, kv=kv))
     check_flags(command)
     assert dict(command.flags)["--kv-cache-dtype"] == dtype
-    assert any("FP8 cache" in note for note in command.notes) == (kv != "bf16")
+    found = [note for note in command.notes if "BF16 attention core" in note]
+    assert [note.split(" read by")[0] for note in found] == ([called] if called else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "gpus", "problem"),
+    [
+        ("qwen3-30b-a3b", "h200", 1, "no nvfp4 cache on H200"),
+        ("qwen3-30b-a3b", "mi300x", 1, "no nvfp4 cache on MI300X"),
+        ("deepseek-v3", "gb200", 16, "does not transfer an nvfp4 cache to a decode instance"),
+    ],
+)
+def test_an_nvfp4_cache_that_sglang_refuses_is_refused(name: str, gpu: str, gpus: int, problem: str) -> None:
+    """handle_kv4_compatibility of SGLang 0.5.23: Blackwell only, and not with --disaggregation-mode."""
+    with pytest.raises(InputError, match=f"kv: .*{problem}"):
+        sglang_command(predict(name, gpu, gpus, kv="nvfp4"))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "gpus", "backend"),
+    [
+        ("deepseek-v3", "h200", 16, "flashmla"),
+        ("qwen3-30b-a3b", "h200", 8, "fa3"),
+        ("deepseek-v3", "gb200", 16, "trtllm_mla"),
+        ("qwen3-30b-a3b", "gb200", 1, "trtllm_mha"),
+        ("qwen3-30b-a3b", "mi300x", 8, None),
+    ],
+)
+def test_an_fp8_core_is_started_by_its_attention_backend(name: str, gpu: str, gpus: int, backend: str | None) -> None:
+    command = sglang_command(predict(name, gpu, gpus, kv="fp8", core="fp8"))
+    check_flags(command)
+    assert dict(command.flags).get("--attention-backend") == backend
+    assert any("no flag of SGLang 0.5.23 is known to us" in note for note in command.notes) == (backend is None)
+    assert any("an FP8 attention core: --attention-backend" in note for note in command.notes) == (backend is not None)
+
+
+def test_an_fp8_core_on_a_bf16_cache_has_no_flag() -> None:
+    command = sglang_command(predict("deepseek-v3", "h200", 16, core="fp8"))
+    assert "--attention-backend" not in dict(command.flags)
+    assert any("no flag of SGLang 0.5.23" in note and "BF16 cache" in note for note in command.notes)
+
+
+# --- all-to-all backends --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-120b", "gpt-oss-20b", "mixtral-8x7b", "mixtral-8x22b"])
+def test_families_without_a_path_through_deepep_are_refused_but_on_one_gpu(name: str) -> None:
+    with pytest.raises(InputError, match="no path through deepep for") as caught:
+        sglang_command(predict(name, "h200", 8, batch=2, context=1000))
+    hidden = CATALOG.model(name).hidden
+    assert ("hidden" in {fault.path for fault in caught.value.faults}) == (hidden == 2880)
+    if name != "mixtral-8x22b":  # 280 GB
+        check_flags(sglang_command(predict(name, "h200", 1, batch=2, context=1000)))
+
+
+@pytest.mark.parametrize(
+    "name", ["glm-4.5", "glm-4.5-air", "minimax-m2", "kimi-k2", "qwen3-30b-a3b", "deepseek-v2", "deepseek-v2-lite"]
+)
+def test_families_with_a_path_through_deepep_are_emitted_without_a_doubt(name: str) -> None:
+    command = sglang_command(predict(name, "h200", 16, batch=2, context=1000))
+    assert dict(command.flags)["--moe-a2a-backend"] == "deepep"
+    assert not any("not verified" in note for note in command.notes)
+
+
+def test_every_hidden_size_that_deepep_lacks_is_refused() -> None:
+    prediction = predict("qwen3-30b-a3b", "h200", 8)
+    odd = replace(prediction, model=replace(prediction.model, hidden=2944))
+    with pytest.raises(InputError, match="hidden: deepep is not compiled for a hidden size of 2944 — it knows 2048, "):
+        sglang_command(odd)
+
+
+def test_a_family_that_was_not_verified_is_emitted_with_a_note() -> None:
+    for name, gpu in (("minimax-m2", "mi300x"), ("gpt-oss-120b", "mi300x"), ("gpt-oss-120b", "ascend-910c")):
+        assert any("not verified" in note for note in sglang_command(predict(name, gpu, 8, batch=2)).notes)
+    prediction = predict("qwen3-30b-a3b", "h200", 8)
+    new = replace(prediction, model=replace(prediction.model, family="new_moe"))
+    assert any("not verified: whether SGLang 0.5.23 runs new_moe" in note for note in sglang_command(new).notes)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backend", "variable"),
+    [
+        ("h200", "deepep", "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+        ("gb200", "deepep", "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+        ("mi300x", "mori", "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+        ("ascend-910c", "ascend_fuseep", "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+    ],
+)
+def test_each_backend_gets_its_own_variable_and_notes(gpu: str, backend: str, variable: str) -> None:
+    command = sglang_command(predict("qwen3-30b-a3b", gpu, 8, batch=200))
+    flags = dict(command.flags)
+    assert flags["--moe-a2a-backend"] == backend
+    assert command.environment == ((variable, "200"),)
+    assert ("--deepep-mode" in flags) == (backend == "deepep")
+    assert any("--deepep-mode" in note for note in command.notes) == (backend == "deepep")
+
+
+@pytest.mark.parametrize("gpu", ["h200", "mi300x"])
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_notes_speak_of_flags_in_the_command_only(gpu: str, gpus: int) -> None:
+    for kv, core in (("bf16", "bf16"), ("fp8", "bf16"), ("fp8", "fp8")):
+        command = sglang_command(predict("qwen3-30b-a3b", gpu, gpus, kv=kv, core=core))
+        named = {word.rstrip(":;,") for note in command.notes for word in note.split() if word.startswith("--")}
+        assert named <= set(dict(command.flags))
 
 
 @pytest.mark.parametrize("kv", ["int8", "mxfp4", "int4_g32", "fp32"])
@@ -276,3 +389,22 @@ def test_the_context_length_never_exceeds_what_the_model_reads() -> None:
     assert spec.max_position == 40960
     command = sglang_command(predict("qwen3-30b-a3b", "h200", 8, context=30_000, batch=2))
     assert number(command, "--context-length") == 40960
+    assert any("the most that the model reads, above the mean of 30,000" in note for note in command.notes)
+
+
+@pytest.mark.parametrize(("context", "words"), [(131072, "the predicted mean as well"), (4000, "leaves room above")])
+def test_the_context_note_is_true_at_the_models_maximum(context: int, words: str) -> None:
+    command = sglang_command(predict("kimi-k2", "h200", 64, context=context, batch=1))
+    (note,) = [note for note in command.notes if "--context-length" in note]
+    assert words in note
+    assert ("raise it" in note) == (context == 4000)
+
+
+def test_a_model_with_an_edited_maximum_is_refused() -> None:
+    """SGLang wants a rope_scaling beside it, which is the checkpoint's to give."""
+    spec = edited(CATALOG.model("qwen3-235b-a22b"), "model", parse_edits(["model.max_position=131072"]))
+    cluster = cluster_of(CATALOG, "h200", "cx7", None)
+    acceptance = Acceptance.geometric(0.85, 1, "assumed")
+    deployment = Deployment(batch=1, ep=16, context=65536, precision=Precision.of(spec), acceptance=acceptance)
+    with pytest.raises(InputError, match=r"model: was edited by hand.*rope_scaling"):
+        sglang_command(Predictor.of(spec, cluster, CATALOG).predict(deployment))

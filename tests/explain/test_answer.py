@@ -38,7 +38,7 @@ def result(name: str, prediction: Prediction | None, *, complete: bool = True) -
     return Result(
         gpu=name,
         nic="cx7",
-        asked=(name, "cx7"),
+        asked={"gpu": name, "nic": "cx7"},
         found=found,
         front=(),
         tried=2,

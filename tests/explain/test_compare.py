@@ -107,7 +107,7 @@ def test_every_unknown_operator_of_a_profile_is_named() -> None:
     assert faults["attention"]
 
 
-# --- reading -----------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------------------------
 
 
 def written(folder: Path, content: str | bytes) -> Path:

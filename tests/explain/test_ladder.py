@@ -26,6 +26,7 @@ NAMES = [
     "operators apart",
     "micro-batches",
     "fullest rank",
+    "tile padding",
     "kernel efficiency",
     "floors and launches",
     "exposed communication",
@@ -137,7 +138,7 @@ def test_the_limit_is_no_less_than_work_over_peaks(case: Case) -> None:
     assert limit >= traffic / gpu.memory.bandwidth * (1 - 1e-9)
 
 
-# --- by hand, on a chip and models small enough to add up ------------------------------------------------------------
+# --- by hand, on a chip and models small enough to add up -----------------------------------------------------------
 
 PEAK, BANDWIDTH, LINE = 1e14, 1e12, 5e10
 
@@ -218,7 +219,7 @@ def test_the_limit_of_a_small_dense_model_by_hand(batch: int, context: int, bind
     found = seconds(ladder(target, step))
     assert (flops / PEAK > traffic / BANDWIDTH) == (binds == "compute")
     assert found["one perfect kernel"] == pytest.approx(max(flops / PEAK, traffic / BANDWIDTH), rel=1e-9)
-    for none in ("micro-batches", "fullest rank", "exposed communication", "MTP drafts"):
+    for none in ("micro-batches", "fullest rank", "tile padding", "exposed communication", "MTP drafts"):
         assert found[none] == pytest.approx(0, abs=1e-12)
 
 
@@ -236,7 +237,7 @@ def test_the_limit_of_a_small_sparse_model_is_its_messages_on_a_slow_network(sch
     found = seconds(ladder(target, step))
     wire = wire_by_hand(batch, ep, line)
     assert found["one perfect kernel"] == pytest.approx(wire, rel=1e-9)
-    for nothing in ("operators apart", "micro-batches", "fullest rank", "kernel efficiency"):
+    for nothing in ("operators apart", "micro-batches", "fullest rank", "tile padding", "kernel efficiency"):
         assert found[nothing] == pytest.approx(0, abs=1e-12)  # all of it runs beside the wire
     assert found["exposed communication"] >= wire * (1 - 1e-9)  # the card reaches half of its line
 
@@ -275,13 +276,32 @@ def test_micro_batches_read_the_weights_twice() -> None:
     assert seconds(ladder(target, step))["micro-batches"] == pytest.approx(2 * 2 * weights / BANDWIDTH, rel=1e-6)
 
 
+@pytest.mark.parametrize("batch", [60, 70, 129])
+def test_whole_tiles(batch: int) -> None:
+    """On H20, bound by arithmetic, what the products of padded rows take more than those of the rows asked for."""
+    target = predictor("deepseek-v3", "h20", "cx7", "measured")
+    gpu = target.machine.cluster.gpu
+    step = target.predict(deployment(target.model, ep=32, batch=batch))
+    costs = [(cost, 1) for cost in step.outside]
+    for group in step.groups:
+        costs += [(cost, group.group.count) for stage in group.layer.stages.values() for cost in stage.costs]
+    more = 0.0
+    for cost, copies in costs:
+        if "padding" in cost.terms:
+            padding, peak = (float(cost.terms[name][0]) for name in ("padding", "peak"))
+            asked, traffic = float(cost.flops) / peak, float(cost.bytes_) / gpu.memory.bandwidth
+            more += copies * (max(asked * padding, traffic) - max(asked, traffic))
+    assert more > 0
+    assert seconds(ladder(target, step))["tile padding"] == pytest.approx(more, rel=1e-9)
+
+
 def test_a_correction_by_hand_leaves_the_limit_alone() -> None:
     target = predictor("deepseek-v3", "h800", "cx7", "measured")
     wanted = deployment(target.model, ep=128, batch=128, schedule="two-batch")
     plain = target.predict(wanted)
     slower = target.predict(replace(wanted, corrections={"mla_core": 2.0, "dispatch": 3.0, "o_proj": 1.5}))
     before, after = seconds(ladder(target, plain)), seconds(ladder(target, slower))
-    for name in NAMES[:4]:
+    for name in NAMES[:5]:
         assert after[name] == pytest.approx(before[name], rel=1e-12)
     assert after["kernel efficiency"] > before["kernel efficiency"]
     assert sum(after.values()) == pytest.approx(float(slower.seconds), rel=1e-9)

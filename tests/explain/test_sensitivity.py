@@ -212,7 +212,7 @@ def test_where_the_promise_binds(case: Case) -> None:
     found = elasticities(target, chosen, float(step.tps_per_user))
     assert all(value > -1e-3 for value in found.values()), found
     assert found["memory capacity"] == 0
-    assert found["promised speed"] > 0
+    assert found["promised speed"] >= 0  # 0 where one request more would need a whole tile more
     total = sum(found.get(knob, 0) for knob in (*RATES, *TIMES))
     assert total == pytest.approx(1 + found["promised speed"], rel=0.1, abs=0.06)
     assert ("acceptance" in found) == bool(chosen.drafts)

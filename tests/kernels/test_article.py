@@ -1,4 +1,4 @@
-"""The MFU figures that seed 004 publishes, against its formulas worked by hand."""
+"""The MFU figures that the throughput article publishes, against its formulas worked by hand."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_gemm_curve(m: float, n: float, k: float, mfu: float) -> None:
     assert found.compute == pytest.approx(mfu, rel=1e-6)
     assert found.memory == 1.0
     assert found.origin is Origin.ASSUMED
-    assert "seed 004" in found.source
+    assert "throughput article" in found.source
 
 
 @pytest.mark.parametrize(

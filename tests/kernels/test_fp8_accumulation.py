@@ -133,7 +133,7 @@ def test_a_power_of_two_scale_changes_nothing() -> None:
 
 
 def test_the_published_errors_at_16k() -> None:
-    """Seed 001: about 25 % without promotion and 0.17 % with; 14 bits kept are 13 and the leading one."""
+    """Batch article: about 25 % without promotion and 0.17 % with; 14 bits kept are 13 and the leading one."""
     for data in ("uniform", "half-normal", "exponential", "log-normal"):
         assert 0.15 < relative(TensorCore(bits=13), None, data)[-1] < 0.35, data
         assert 0.0010 < relative(TensorCore(bits=13), 128, data)[-1] < 0.0025, data

@@ -184,11 +184,11 @@ def test_another_gpus_table_stands_in_and_says_so(gpu: str, origin: Origin, tabl
 
 
 @pytest.mark.parametrize("gpu", ["a100", "a800", "l20", "l40s"])
-def test_older_gpus_get_the_published_figures(gpu: str) -> None:
+def test_older_gpus_reach_no_more_of_their_roofline_than_a_measured_one(gpu: str) -> None:
     found = machine(gpu).kernels.gemm(m=128, n=7168, k=16384, weights=FP8)
     assert found.origin is Origin.ASSUMED
-    assert "seed 004" in found.source
-    assert found.compute == pytest.approx(289 / 1979)
+    assert "standing in for" in found.source
+    assert found.memory == machine("h800").kernels.gemm(m=128, n=7168, k=16384, weights=FP8).memory < 1.0
 
 
 def test_an_edited_gpu_keeps_its_tables_fractions() -> None:

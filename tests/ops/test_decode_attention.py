@@ -54,7 +54,7 @@ def test_drafts_share_the_cache_read() -> None:
 
 @pytest.mark.parametrize("vector_rate", [3.865e12, 0.2e12])
 def test_how_softmax_hides(vector_rate: float) -> None:
-    """Seed 004, FlashMLA: score + max(vector, value); max(vector, score + value); or all three in a row."""
+    """Throughput article, FlashMLA: score + max(vector, value); max(vector, score + value); or all three in a row."""
     tokens, peak = 64 * 5000, 989.4e12 * CORE_MFU
     score, value = tokens * 2 * 128 * 576 / peak, tokens * 2 * 128 * 512 / peak
     vector = tokens * 128 * 3 / vector_rate

@@ -85,7 +85,7 @@ def test_a_group_of_one_is_a_dense_product() -> None:
 
 
 def test_the_ridge_of_the_weights() -> None:
-    """Seed 001: below Ridge·bpp/2 rows a weight product is bound by memory; 37 rows for FP8 on H20."""
+    """Batch article: below Ridge·bpp/2 rows a weight product is bound by memory; 37 rows for FP8 on H20."""
     h20 = machine("h20")
     ridge = 296e12 / 4.0e12
     assert ridge / 2 == pytest.approx(37)

@@ -92,7 +92,7 @@ def test_what_wraps_is_words() -> None:
     assert WRAPS <= LEFT
 
 
-# --- the console ---
+# --- the console ----------------------------------------------------------------------------------------------------
 
 
 class Screen:

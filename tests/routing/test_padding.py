@@ -6,8 +6,8 @@ import pytest
 from moeplan.routing.padding import expected_padded_rows, padded_rows
 
 
-def test_tile_waste_of_seed_001() -> None:
-    """M_e = 5: BM 64 wastes 12.8x, BM 16 3.2x, BM 8 1.6x (seed 001, tile waste)."""
+def test_tile_waste_of_the_batch_article() -> None:
+    """M_e = 5: BM 64 wastes 12.8x, BM 16 3.2x, BM 8 1.6x (batch article, tile waste)."""
     assert [padded_rows(5, tile) / 5 for tile in (64, 16, 8)] == pytest.approx([12.8, 3.2, 1.6])
 
 

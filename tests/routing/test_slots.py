@@ -128,7 +128,7 @@ def test_the_fullest_rank_against_monte_carlo(experts: int, top_k: int, per_rank
     assert float(load.rows) == pytest.approx(fullest, rel=0.07)
 
 
-def test_the_sampling_floor_of_seed_001() -> None:
+def test_the_sampling_floor_of_the_batch_article() -> None:
     """48 requests per rank, EP32, top-8: 13.4 % above the mean, which EPLB cannot remove."""
     load = expert_load(deal(256, 32), tokens=48 * 32, top_k=8)
     assert round(float(load.rows) / (48 * 8) - 1, 3) == 0.134

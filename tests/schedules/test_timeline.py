@@ -70,13 +70,13 @@ def test_two_batch_overlap(stages: tuple[float, ...], by_hand: float) -> None:
 
 
 def test_the_layer_of_the_published_system() -> None:
-    """Seed 004, G1: H800, EP144, 64 requests per micro-batch, µs: the layer takes 879.0176."""
+    """Throughput article, G1: H800, EP144, 64 requests per micro-batch, µs: the layer takes 879.0176."""
     found = two_batch(sparse(19.4054, 271.6242, 85.4492, 17.7025, 82.4354, 170.8984))
     assert found.seconds == pytest.approx(879.0176, abs=1e-3)
 
 
 def test_naive_layers_of_the_article() -> None:
-    """Seed 004, G2 (shared outlasts dispatch) and G3 (the reverse), µs."""
+    """Throughput article, G2 (shared outlasts dispatch) and G3 (the reverse), µs."""
     second = naive(sparse(64.8705, 690.9329, 85.4492, 118.3553, 308.3101, 85.4492))
     third = naive(sparse(30.7719, 475.5915, 341.7969, 56.1429, 292.4993, 341.7969))
     assert second.seconds == pytest.approx(1267.9180, abs=1e-3)

@@ -103,7 +103,7 @@ def test_pieces_cover_every_configuration_once(grid: Space, piece: int) -> None:
         assert (deployment.context, deployment.acceptance) == (grid.context, grid.acceptance)
 
 
-# --- against nested loops over made-up figures, where ties are common ----------------------------------------------
+# --- against nested loops over made-up figures, where ties are common -----------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def check(world: World, found: Found | Missed, seen: list[Point], min_tps: float
 
 
 @given(worlds(), st.sampled_from([0.5, 2.0, 3.0, 6.0, 7.0]), st.sampled_from(PIECES))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_best_is_what_nested_loops_find(world: World, min_tps: float, piece: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("moeplan.search.space.PIECE", piece)
@@ -258,7 +258,7 @@ def test_the_best_is_what_nested_loops_find(world: World, min_tps: float, piece:
 
 
 @given(worlds(most=(10_000,)), st.sampled_from([0.5, 3.0, 7.0]), st.sampled_from((1, 2, 7)), st.integers(1, 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_an_interrupted_walk_answers_for_what_it_saw(world: World, min_tps: float, piece: int, after: int) -> None:
     calls: list[tuple[int, int]] = []
 
@@ -300,7 +300,7 @@ def predictor(gpu: str, model: str) -> Predictor:
 @pytest.mark.parametrize("min_tps", [5.0, 25.0, 1e6])
 def test_the_real_answer_does_not_depend_on_the_piece(min_tps: float, monkeypatch: pytest.MonkeyPatch) -> None:
     target = predictor("h800", "deepseek-v3")
-    grid = space(counts=(16, 32, 144), batches=(1, 2, 7, 16, 64, 130), drafts=(0, 1, 2))
+    grid = space(counts=(16, 144), batches=(1, 2, 7, 64, 130), drafts=(0, 1, 2))
     answers = []
     for size in PIECES:
         monkeypatch.setattr("moeplan.search.space.PIECE", size)

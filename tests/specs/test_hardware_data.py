@@ -174,7 +174,7 @@ def test_h20_has_an_eighth_of_the_ridge_of_an_h800() -> None:
     assert h20.memory.capacity == 102_625_181_696
     assert h20.peak("fp8") / h20.memory.bandwidth == pytest.approx(
         74.0
-    )  # seed 001: balanced at M = 37, so 74 FLOP/byte
+    )  # batch article: balanced at M = 37, so 74 FLOP/byte
     assert h800.peak("fp8") / h800.memory.bandwidth == pytest.approx(591, abs=1)
 
 

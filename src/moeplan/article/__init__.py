@@ -1,1 +1,1 @@
-"""The throughput article (seed 004), to its last printed digit: its own units, dimensions and quirks."""
+"""The throughput article, to its last printed digit: its own units, dimensions and quirks."""

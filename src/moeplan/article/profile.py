@@ -70,7 +70,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArticleProfile:
-    """data/article/seed004.yaml."""
+    """data/article/throughput_article.yaml."""
 
     source: str
     chips: dict[str, Chip]
@@ -117,5 +117,5 @@ class Corrections:
 @lru_cache(maxsize=4)
 def article_profile(catalog: Catalog) -> ArticleProfile:
     """Read the article's data file."""
-    path = catalog.data_file("article", "seed004.yaml")
+    path = catalog.data_file("article", "throughput_article.yaml")
     return build(ArticleProfile, read_mapping(path), str(path))

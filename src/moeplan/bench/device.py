@@ -48,8 +48,10 @@ def gpu_name(catalog: Catalog, asked: str | None, device: Device | None) -> str:
     """
     found = device.slug if device is not None else None
     if asked is None and found is None:
-        reported = f"CUDA calls this GPU {device.reported!r}, which" if device is not None else "no GPU is named, and it"
-        raise InputError("options", [Fault("--gpu", f"{reported} is not known", "name the GPU as «moeplan gpus» does")])
+        problem = "is missing, and no GPU is found here"
+        if device is not None:
+            problem = f"is missing, and what CUDA calls {device.reported!r} is not known"
+        raise InputError("options", [Fault("--gpu", problem, "name the GPU as «moeplan gpus» does")])
     if asked is None:
         assert found is not None
         return found

@@ -35,11 +35,13 @@ def _batched(shape: Shape, machine: Machine) -> Cost:
 
 
 def _grouped(shape: Shape, machine: Machine) -> Cost:
-    """Every group is active and has exactly m rows; the second product is the one whose outputs outnumber its inputs."""
+    """Every group is active and has exactly m rows; the product with more outputs than inputs is the second one."""
     groups, m = shape["groups"], shape["m"]
     load = ExpertLoad(rows=groups * m, slots=groups, active=groups, mean_rows_per_slot=m)
     n, k = shape["n"], shape["k"]
-    return grouped_gemm("grouped gemm", machine, load=load, n=n, k=k, weights=FORMATS["fp8_block"], down=n > k)
+    return grouped_gemm(
+        "grouped gemm", machine, load=load, n=n, k=k, weights=FORMATS["fp8_block"], down=n > k, exact=True
+    )
 
 
 def _mla(shape: Shape, machine: Machine) -> Cost:

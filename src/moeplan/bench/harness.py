@@ -59,9 +59,10 @@ def measure(kernel: Kernel, shape: Shape, timer: Timer, effort: Effort) -> Measu
         raise
     except Exception as problem:  # whatever a device library raises concerns this shape alone
         return Refused(f"{type(problem).__name__}: {_first_line(problem)}")
+    bad = [value for value in seconds if not (math.isfinite(value) and value > 0)]
+    if bad:
+        return Refused(f"the timer gives {bad[0]:g} s")
     p10, median, p90 = (float(value) for value in np.percentile(seconds, (10, 50, 90)))
-    if not (math.isfinite(median) and median > 0):
-        return Refused(f"the timer gives {median:g} s")
     return Measured(seconds=median, p10=p10, p90=p90, runs=len(seconds), error=error)
 
 

@@ -40,6 +40,11 @@ class Kernel(Protocol):
         """The largest relative error of a right result."""
         ...
 
+    @property
+    def tile_rows(self) -> int:
+        """Rows of its tile, of which it works on whole ones; 1 where that is not known."""
+        ...
+
     def prepare(self, shape: Shape) -> Prepared:
         """Make random inputs and outputs for the shape."""
         ...

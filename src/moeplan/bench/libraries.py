@@ -17,7 +17,7 @@ _HOW = {
     "deep_ep": "build it from github.com/deepseek-ai/DeepEP",
     "triton": "pip install triton",
 }
-DRY = "or list the shapes with --dry-run, which needs neither"
+DRY = "or list the shapes with --dry-run, which needs no GPU"
 
 
 class Absent(InputError):

@@ -31,7 +31,7 @@ class Routed:
     def loads(self) -> Iterator[dict[str, int]]:
         """Active groups and rows of each, even routing.
 
-        groups = min(E/D, B·Q·K) (seed 000, eq. 4), rounded up where D does not divide E; m = ceil(B·Q·D·K/E) (eq. 7).
+        groups = min(E/D, B·Q·K) (the article, eq. 4), rounded up where D does not divide E; m = ceil(B·Q·D·K/E) (eq. 7).
         """
         for batch, q_len, ranks in itertools.product(self.batch, self.q_len, self.ranks):
             sent = batch * q_len * self.top_k
@@ -122,6 +122,8 @@ def _shape(line: dict[str, str], columns: tuple[str, ...], number: int, faults: 
         text = (line[name] or "").strip()
         value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
         if not 1 <= value <= LARGEST:
-            faults.append(Fault(f"line {number}, {name}", f"holds {line[name]!r}", "write a whole number of at least 1"))
+            faults.append(
+                Fault(f"line {number}, {name}", f"holds {line[name]!r}", "write a whole number of at least 1")
+            )
         shape[name] = value
     return shape

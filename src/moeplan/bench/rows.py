@@ -96,7 +96,7 @@ class Rows:
 
 def _yaml(sidecar: Sidecar) -> bytes:
     content = asdict(sidecar)
-    written = {item.name: content[item.name] for item in fields(sidecar) if content[item.name] not in ("", None)}
+    written = {item.name: content[item.name] for item in fields(sidecar) if content[item.name] != item.default}
     text: str = yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120)
     return text.encode()
 

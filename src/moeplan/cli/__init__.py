@@ -27,9 +27,12 @@ _COMMANDS = {
     "compare": "Compare two deployments, or one and a measured profile, operator by operator.",
     "gpus": "List GPUs, or show one with its sources.",
     "nics": "List network cards, or show one with its sources.",
+    "clusters": "List clusters, or show one with its sources.",
     "models": "List built-in models, or show one (also from a config.json).",
+    "silicon": "List the measured kernel tables of aiconfigurator-core, or show one.",
     "reproduce": "Reproduce the tables and claims of published articles.",
     "validate": "Compare predictions with published measurements.",
+    "bench": "Measure kernels on a CUDA machine into tables for --data.",
 }
 
 

@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 MOST_DRAFTS = 32
 MOST_GPUS = 10_000  # in one instance
 PUBLISHED_ACCEPTANCE = 0.85
-PUBLISHED_ACCEPTANCE_SOURCE = "assumed: 0.85 per draft, geometric (DeepSeek-V3 report, as seed 004 uses it)"
+PUBLISHED_ACCEPTANCE_SOURCE = "assumed: 0.85 per draft, geometric (DeepSeek-V3 report, as in the throughput article)"
 
 
 def data_option(command: Command) -> Command:
@@ -82,7 +82,6 @@ def step_options(command: Command) -> Command:
                 help="Share of accepted drafts: one number (geometric) or one per position.",
             ),
             set_option,
-            click.option("--nics-per-node", type=click.IntRange(1, 1000), help="NICs in a node; default: one per GPU."),
             click.option(
                 "--efficiency",
                 type=click.Choice(["measured", "article"]),
@@ -172,21 +171,27 @@ def whole_range(text: str, name: str, *, least: int, most: int = 100_000) -> tup
     return tuple(sorted(found))
 
 
-def instance_sizes(text: str, cluster: Cluster) -> tuple[int, ...]:
+def instance_sizes(text: str | None, cluster: Cluster) -> tuple[int, ...]:
     """GPUs of one instance: every size in the range that fills whole nodes, or a part of one node that divides it.
 
-    Raises InputError when the range holds none, or the cluster is smaller.
+    Without a range: one node up to the whole cluster. Raises InputError when the range holds no size, the cluster is
+    smaller, or neither a range nor the size of the cluster is known.
     """
-    node = cluster.gpus_per_node
+    node, total = cluster.gpus_per_node, cluster.total_gpus
+    if text is None and total is None:
+        fix = "give a number, a list or a range such as 16..320"
+        raise InputError("options", [Fault("--gpus", f"is missing, and a cluster of {cluster.gpu.name} may grow", fix)])
+    text = f"{min(node, total or node)}..{total}" if text is None else text
     sizes = [
         size
         for size in whole_range(text, "--gpus", least=1, most=MOST_GPUS)
         if size % node == 0 or (size < node and node % size == 0)
     ]
-    if cluster.total_gpus is not None:
-        sizes = [size for size in sizes if size <= cluster.total_gpus]
+    if total is not None:
+        sizes = [size for size in sizes if size <= total]
     if not sizes:
         fix = f"give whole nodes of {node} GPUs, or a part that divides {node}"
+        fix += f"; the cluster has {total}" if total is not None else ""
         raise InputError("options", [Fault("--gpus", f"{text} holds no instance of {cluster.gpu.name}", fix)])
     return tuple(sizes)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from moeplan.cli.machines import machine_options
 from moeplan.cli.options import (
     chart_option,
     check_chart,
@@ -21,6 +23,7 @@ from moeplan.cli.options import (
 from moeplan.cli.plan_question import PlanQuestion, ReadPlan, check_question, read_plan
 from moeplan.cli.progress import SearchProgress
 from moeplan.cli.saved import kept, required, save, with_saved
+from moeplan.errors import together
 from moeplan.explain.answer import RANKINGS, Answer, Result
 from moeplan.explain.shortfall import Shortfall, shortfall
 from moeplan.predict import Prediction, Predictor
@@ -30,11 +33,12 @@ from moeplan.search.space import Space
 
 @click.command("plan")
 @click.argument("model")
-@click.option("--gpu", metavar="NAME[,NAME…]", help="GPUs to compare; see `moeplan gpus`.")
+@machine_options(several=True)
 @click.option(
-    "--nic", default="cx7", show_default=True, metavar="NAME[,NAME…]", help="Network cards; see `moeplan nics`."
+    "--gpus",
+    metavar="N|A..B|A,B",
+    help="GPUs of one instance (EP = DP); whole nodes are tried. Default: all sizes of a --cluster of fixed size.",
 )
-@click.option("--gpus", metavar="N|A..B|A,B", help="GPUs of one instance (EP = DP); whole nodes are tried.")
 @click.option("--context", metavar="TOKENS", help="Cached tokens per request in a step; 5k is 5,000, 5Ki is 5,120.")
 @click.option("--min-tps", metavar="TPS", help="Promised speed: accepted tokens per second per user.")
 @click.option("--mtp", default="0..1", show_default=True, metavar="N|A..B", help="Drafts per step to try.")
@@ -74,8 +78,11 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     workload = {f"--{name}": options.pop(name) for name in ("isl", "osl", "ttft", "tpot")}
     check_chart(options["chart"])
     filled = with_saved(ctx, options, ("plan",))
-    check_question(filled["context"], filled["min_tps"], workload)
-    required(filled, "gpu", "gpus")
+    together(
+        "options",
+        lambda: check_question(filled["context"], filled["min_tps"], workload),
+        lambda: required(filled, *(() if filled["cluster"] is not None else ("gpu", "gpus"))),
+    )
     fields = {field.name for field in dataclasses.fields(PlanQuestion)}
     question = PlanQuestion(**{name: value for name, value in filled.items() if name in fields})
     plan = read_plan(question)
@@ -94,10 +101,10 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 def _search(plan: ReadPlan) -> list[Result]:
     """Search every GPU and NIC; an interrupt keeps what was found and leaves the rest."""
     results: list[Result] = []
-    for gpu, nic, predictor, space in plan.searches:
-        progress = SearchProgress(f"{gpu} with {nic}")
+    for asked, predictor, space in plan.searches:
+        progress = SearchProgress(" with ".join(asked.values()))
         try:
-            result = _one(gpu, nic, predictor, space, plan.min_tps, progress)
+            result = _one(asked, predictor, space, plan.min_tps, progress)
         except KeyboardInterrupt:
             if not results:
                 raise
@@ -110,7 +117,9 @@ def _search(plan: ReadPlan) -> list[Result]:
     return results
 
 
-def _one(gpu: str, nic: str, predictor: Predictor, space: Space, min_tps: float, progress: SearchProgress) -> Result:
+def _one(
+    asked: Mapping[str, str], predictor: Predictor, space: Space, min_tps: float, progress: SearchProgress
+) -> Result:
     found = best(predictor, space, min_tps=min_tps, progress=progress)
     missing: Shortfall | None = None
     if not isinstance(found, Found) and found.complete:
@@ -119,7 +128,7 @@ def _one(gpu: str, nic: str, predictor: Predictor, space: Space, min_tps: float,
     return Result(
         gpu=cluster.gpu.name,
         nic=cluster.nic.name,
-        asked=(gpu, nic),
+        asked=asked,
         found=found if isinstance(found, Found) else None,
         front=found.front,
         tried=found.tried,
@@ -133,9 +142,9 @@ def _unsupported(plan: ReadPlan) -> list[Result]:
     """GPUs of the comparison that cannot run the model."""
     return [
         Result(
-            gpu=gpu,
-            nic=nic,
-            asked=(gpu, nic),
+            gpu=cluster.gpu.name,
+            nic=cluster.nic.name,
+            asked=asked,
             found=None,
             front=(),
             tried=0,
@@ -143,7 +152,7 @@ def _unsupported(plan: ReadPlan) -> list[Result]:
             unsupported=reason,
             complete=True,
         )
-        for gpu, nic, reason in plan.unsupported
+        for asked, cluster, reason in plan.unsupported
     ]
 
 
@@ -166,8 +175,7 @@ def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) 
     deployment = step.deployment
     return {
         "model": question.model,
-        "gpu": winner.asked[0],
-        "nic": winner.asked[1],
+        **winner.asked,
         "ep": str(int(deployment.ep)),
         "batch": str(int(deployment.batch)),
         "context": str(int(deployment.context)),

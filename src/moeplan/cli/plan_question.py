@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from moeplan.cli.machines import Machines
 from moeplan.cli.options import (
     MOST_DRAFTS,
+    MOST_GPUS,
     acceptance,
-    cluster_of,
     count,
     edited_model,
     formats,
@@ -17,11 +18,12 @@ from moeplan.cli.options import (
     positive,
     whole_range,
 )
-from moeplan.errors import Fault, InputError, Unsupported, suggestion
+from moeplan.errors import Fault, InputError, Unsupported, suggestion, together
 from moeplan.memory import LARGEST_BATCH
 from moeplan.predict import Predictor
 from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
+from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import SCHEDULES, Precision, ScheduleName, check_precision
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.model import ModelSpec
@@ -34,9 +36,10 @@ class PlanQuestion:
     """The options of a plan as typed, or as read from a saved question."""
 
     model: str
-    gpu: str
-    nic: str
-    gpus: str
+    cluster: str | None = None
+    gpu: str | None
+    nic: str | None
+    gpus: str | None
     context: str
     min_tps: str
     mtp: str
@@ -56,13 +59,13 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """The question read: the model, the numbers, and one search per GPU and NIC."""
+    """The question read: the model, the numbers, and one search per cluster."""
 
     model: ModelSpec
     context: float
     min_tps: float
-    searches: tuple[tuple[str, str, Predictor, Space], ...]  # names of GPU and NIC as asked
-    unsupported: tuple[tuple[str, str, str], ...]  # GPU and NIC as asked, and why they cannot run the model
+    searches: tuple[tuple[Mapping[str, str], Predictor, Space], ...]  # after the options that name the cluster
+    unsupported: tuple[tuple[Mapping[str, str], Cluster, str], ...]  # and why it cannot run the model
 
 
 def check_question(context: str | None, min_tps: str | None, workload: dict[str, str | None]) -> None:
@@ -84,6 +87,21 @@ def check_question(context: str | None, min_tps: str | None, workload: dict[str,
 def read_plan(question: PlanQuestion) -> ReadPlan:
     """Read every option before anything is searched; raise InputError naming what is wrong."""
     catalog = Catalog.standard(question.data)
+    machines = Machines(
+        cluster=question.cluster, gpu=question.gpu, nic=question.nic, nics_per_node=question.nics_per_node
+    )
+    together(
+        "options",
+        lambda: edited_model(catalog, question.model, question.edits),
+        lambda: list(machines.clusters(catalog)),
+        lambda: count(question.context, "--context"),
+        lambda: positive(question.min_tps, "--min-tps"),
+        lambda: whole_range(question.gpus, "--gpus", least=1, most=MOST_GPUS) if question.gpus is not None else None,
+        lambda: whole_range(question.mtp, "--mtp", least=0, most=MOST_DRAFTS),
+        lambda: count(question.max_batch, "--max-batch", most=LARGEST_BATCH),
+        lambda: acceptance(question.acceptance, 1),
+        lambda: _named_schedules(question.schedule),
+    )
     model, edits = edited_model(catalog, question.model, question.edits)
     context, min_tps = count(question.context, "--context"), positive(question.min_tps, "--min-tps")
     if model.max_position is not None and context > model.max_position:
@@ -91,19 +109,13 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         raise InputError("options", [Fault("--context", f"is {question.context}", fix)])
     searches, unsupported = [], []
     refused: Unsupported | None = None
-    for gpu in names(question.gpu, "--gpu"):
-        for nic in names(question.nic, "--nic"):
-            nodes = question.nics_per_node
-            per_node = int(count(str(nodes), "--nics-per-node")) if nodes is not None else None
-            cluster = cluster_of(catalog, gpu, nic, per_node, edits)
-            predictor = Predictor.of(
-                model, cluster, catalog, "article" if question.efficiency == "article" else "measured"
-            )
-            try:
-                searches.append((gpu, nic, predictor, _space(question, predictor, context)))
-            except Unsupported as error:  # in a comparison, no reason to drop the other GPUs
-                refused = error
-                unsupported.append((gpu, nic, "; ".join(map(str, error.faults))))
+    for asked, cluster in machines.clusters(catalog, edits):
+        predictor = Predictor.of(model, cluster, catalog, "article" if question.efficiency == "article" else "measured")
+        try:
+            searches.append((asked, predictor, _space(question, predictor, context)))
+        except Unsupported as error:  # in a comparison, no reason to drop the other GPUs
+            refused = error
+            unsupported.append((asked, cluster, "; ".join(map(str, error.faults))))
     if refused is not None and not searches:
         raise refused
     return ReadPlan(
@@ -130,7 +142,7 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Spac
         acceptance=acceptance(question.acceptance, max(drafts)),
     )
     if space.size > MOST_CONFIGURATIONS:
-        fix = f"narrow --gpus, --max-batch or --mtp; at most {MOST_CONFIGURATIONS:,} are searched per GPU and NIC"
+        fix = f"narrow --gpus, --max-batch or --mtp; at most {MOST_CONFIGURATIONS:,} are searched per cluster"
         raise InputError("options", [Fault("--gpus", f"spans {space.size:,} configurations", fix)])
     if not space.size:
         raise InputError(
@@ -177,6 +189,10 @@ def _precisions(question: PlanQuestion, model: ModelSpec, gpu: Gpu) -> Iterator[
 
 def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[ScheduleName, ...]:
     """The schedules named; overlap needs an all-to-all to hide, so a dense model or one GPU has only the naive one."""
+    return _named_schedules(text) if model.is_moe and most_gpus > 1 else ("naive",)
+
+
+def _named_schedules(text: str) -> tuple[ScheduleName, ...]:
     wanted = names(text, "--schedule")
     faults = [
         Fault("--schedule", f"unknown {name!r}", suggestion(name, SCHEDULES) or f"one of {', '.join(SCHEDULES)}")
@@ -185,5 +201,4 @@ def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[ScheduleNam
     ]
     if faults:
         raise InputError("options", faults)
-    chosen = tuple(name for name in SCHEDULES if name in wanted)
-    return chosen if model.is_moe and most_gpus > 1 else ("naive",)
+    return tuple(name for name in SCHEDULES if name in wanted)

@@ -150,7 +150,7 @@ def tp_argument(gpu: str, batch: str, mtp: str, context: str, data: str | None, 
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the data.")
 @json_option
 def fp8_accumulation(bits: str, k: str, promote_every: int, seed: int, as_json: bool) -> int:
-    """«25 % without promotion, 0.17 % with»: an emulated FP8 accumulator, bit by bit (seed 001)."""
+    """«25 % without promotion, 0.17 % with»: an emulated FP8 accumulator, bit by bit (batch article)."""
     from moeplan.kernels.fp8_accumulation import readings, sweep
 
     lengths = sorted({int(count(part, "--k", most=65_536)) for part in names(k, "--k")})

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
+from moeplan.cli.machines import Machines, machine_options
 from moeplan.cli.options import (
     MOST_DRAFTS,
     acceptance,
-    cluster_of,
     corrections,
     count,
     data_option,
@@ -22,8 +22,10 @@ from moeplan.cli.options import (
     step_options,
 )
 from moeplan.cli.saved import required, with_saved
+from moeplan.errors import Fault, InputError, together
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
+from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Deployment, Precision, ScheduleName
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -34,8 +36,9 @@ class StepQuestion:
     """The options of a deployment as typed, or as read from a saved question."""
 
     model: str
-    gpu: str
-    nic: str
+    cluster: str | None = None
+    gpu: str | None
+    nic: str | None
     ep: str
     batch: str
     context: str
@@ -58,8 +61,7 @@ def question_options(command: Command) -> Command:
     """The options of a StepQuestion."""
     for option in reversed(
         [
-            click.option("--gpu", help="GPU by name; see `moeplan gpus`."),
-            click.option("--nic", default="cx7", show_default=True, help="Network card by name; see `moeplan nics`."),
+            machine_options(several=False),
             click.option("--ep", metavar="N", help="GPUs of the instance: EP size, and DP size of attention."),
             click.option("--batch", metavar="N", help="Requests per GPU (per DP rank) in a step."),
             click.option("--context", metavar="TOKENS", help="Cached tokens per request; 5k is 5,000, 5Ki is 5,120."),
@@ -95,7 +97,7 @@ def asked(ctx: click.Context, options: dict[str, Any]) -> tuple[StepQuestion, di
     Raises InputError for what is missing and for a bad file.
     """
     filled = with_saved(ctx, options, ("predict", "winner"))
-    required(filled, "gpu", "ep", "batch", "context")
+    required(filled, *(() if filled["cluster"] is not None else ("gpu",)), "ep", "batch", "context")
     names = {field.name for field in dataclasses.fields(StepQuestion)}
     question = StepQuestion(**{name: value for name, value in filled.items() if name in names})
     return question, {name: value for name, value in filled.items() if name not in names}
@@ -104,9 +106,22 @@ def asked(ctx: click.Context, options: dict[str, Any]) -> tuple[StepQuestion, di
 def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     """Predict the step; raise InputError naming what is wrong with the question."""
     catalog = Catalog.standard(question.data)
+    machines = Machines(
+        cluster=question.cluster, gpu=question.gpu, nic=question.nic, nics_per_node=question.nics_per_node
+    )
+    together(
+        "options",
+        lambda: edited_model(catalog, question.model, question.edits),
+        lambda: machines.one(catalog),
+        lambda: count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS),
+        lambda: count(question.batch, "--batch"),
+        lambda: count(question.ep, "--ep"),
+        lambda: count(question.context, "--context"),
+        lambda: acceptance(question.acceptance, 1),
+        lambda: corrections(question.correct),
+    )
     spec, edits = edited_model(catalog, question.model, question.edits)
-    nodes = int(count(str(question.nics_per_node), "--nics-per-node")) if question.nics_per_node is not None else None
-    cluster = cluster_of(catalog, question.gpu, question.nic, nodes, edits)
+    cluster = machines.one(catalog, edits)
     drafts = int(count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS))
     formats(
         spec,
@@ -119,7 +134,7 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     )
     deployment = Deployment(
         batch=int(count(question.batch, "--batch")),
-        ep=int(count(question.ep, "--ep")),
+        ep=_ranks(question.ep, cluster),
         context=int(count(question.context, "--context")),
         drafts=drafts,
         precision=Precision.of(
@@ -132,6 +147,13 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     predictor = Predictor.of(spec, cluster, catalog, "article" if question.efficiency == "article" else "measured")
     step = _predict(predictor, deployment, question.schedule)
     return predictor, step
+
+
+def _ranks(text: str, cluster: Cluster) -> int:
+    ranks, total = int(count(text, "--ep")), cluster.total_gpus
+    if total is not None and ranks > total:
+        raise InputError("options", [Fault("--ep", f"is {ranks}", f"the cluster has {total} GPUs")])
+    return ranks
 
 
 def said_to_fit(step: Prediction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,11 +33,11 @@ RANKINGS: Final[dict[str, Callable[[Prediction], float | None]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What was found for one GPU and NIC; asked: their names as typed; complete: False after an interrupt."""
+    """What was found for one cluster; asked: the options that name it; complete: False after an interrupt."""
 
     gpu: str
     nic: str
-    asked: tuple[str, str]
+    asked: Mapping[str, str]
     found: Found | None
     front: tuple[FrontPoint, ...]
     tried: int

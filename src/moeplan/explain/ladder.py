@@ -46,7 +46,7 @@ def ladder(predictor: Predictor, step: Prediction) -> list[Rung]:
             max(_sum_ideal(fullest), wire),
             "experts' rows are uneven over the ranks: all wait for the fullest",
         ),
-        ("tile padding", max(_sum_ideal(step, padded=True), wire), "tiles are whole, whatever the rows in them"),
+        ("tile padding", max(_sum_ideal(fullest, padded=True), wire), "tiles are whole, whatever the rows in them"),
         ("kernel efficiency", max(_sum_busy(step, floors=False), wire), "kernels reach a part of the peaks"),
         ("floors and launches", max(_sum_busy(step, floors=True), wire), "no kernel is shorter than its floor; gaps"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moeplan.explain.operators import step_operators
+from moeplan.kernels.origin import Origin
 from moeplan.predict import Prediction
 
 
@@ -13,3 +14,10 @@ def resource_shares(step: Prediction) -> dict[str, float]:
         name = operator.name if operator.name == "MTP drafts" else operator.resource
         total[name] = total.get(name, 0.0) + operator.exposed / float(step.seconds)
     return total
+
+
+def measured_share(step: Prediction) -> float:
+    """Share of the operators' time that rests on kernels measured on this GPU, at this shape or between two."""
+    operators = step_operators(step)
+    sure = sum(operator.seconds for operator in operators if operator.origin <= Origin.INTERPOLATED)
+    return sure / sum(operator.seconds for operator in operators)

@@ -10,12 +10,12 @@ import numpy as np
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.general import GeneralFigures
-from moeplan.kernels.origin import Origin
+from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.table import read_table
 from moeplan.kinds import Array, Real
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Nic
-from moeplan.specs.gpu import EDITED
+from moeplan.specs.gpu import EDITED, Gpu
 
 Direction = Literal["dispatch", "combine"]
 TABLE_GPU, TABLE_NIC = "h800", "cx7"
@@ -41,10 +41,13 @@ def message_bytes(direction: Direction, hidden: int, *, dispatch: str) -> float:
     return hidden + hidden / 128 * 4 + 16.0 if dispatch == "fp8" else 2.0 * hidden + 16.0
 
 
-def wire_share(direction: Direction, ep: Real, nic: Nic, general: GeneralFigures, catalog: Catalog) -> WireShare:
+def wire_share(
+    direction: Direction, ep: Real, gpu: Gpu, nic: Nic, general: GeneralFigures, catalog: Catalog
+) -> WireShare:
     """Shares at an EP size: ConnectX-7's from DeepEP's table (all traffic over RDMA), other cards' from their file.
 
-    A card whose effective rate is set by hand has that one.
+    A card whose effective rate is set by hand has that one. DeepEP's table is of one GPU: on others of its generation
+    it counts as extrapolated, elsewhere as assumed.
     """
     scale_up = general.nvlink_share_dispatch if direction == "dispatch" else general.nvlink_share_combine
     if nic.slug != TABLE_NIC or nic.assumed.get("effective_rate") == EDITED:
@@ -54,6 +57,10 @@ def wire_share(direction: Direction, ep: Real, nic: Nic, general: GeneralFigures
     share = np.interp(np.log2(ep), np.log2(sizes), shares)
     outside = bool(np.any(np.greater(ep, sizes[-1])) or np.any(np.less(ep, sizes[0])))
     origin = Origin.EXTRAPOLATED if outside or EDITED in nic.assumed.values() else Origin.INTERPOLATED
+    if gpu.slug != TABLE_GPU:
+        same = gpu.architecture == catalog.gpu(TABLE_GPU).architecture
+        origin = worst(origin, Origin.EXTRAPOLATED if same else Origin.ASSUMED)
+        title = f"{title} (standing in for {gpu.name})"
     return WireShare(nic=share, scale_up=scale_up, origin=origin, source=title)
 
 

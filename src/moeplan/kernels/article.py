@@ -1,4 +1,4 @@
-"""The MFU figures that seed article 004 publishes, as a named set of efficiencies read from a data file."""
+"""The MFU figures that the throughput article publishes, as a named set of efficiencies read from a data file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ArticleFigures:
     mla_peak_h20: float
 
     def gemm(self, *, m: Real, n: Real, k: Real) -> Efficiency:
-        """NVIDIA's A100 curve by the smallest dimension, with the article's floor for deep k (seed 004, GEMM MFU)."""
+        """NVIDIA's A100 curve by the smallest dimension, with the article's floor for deep k (section GEMM MFU)."""
         by_k = self.gemm_by_k.at(k) / self.gemm_peak
         by_mn = self.gemm_by_mn.at(np.minimum(m, n)) / self.gemm_peak
         floor = self.gemm_floor
@@ -67,13 +67,13 @@ class ArticleFigures:
         return self._efficiency(mfu, "A100 curve")
 
     def grouped_gemm(self, *, rows: Real, down: bool) -> Efficiency:
-        """DeepGEMM's published rates by rows per expert, as steps (seed 004, MoE MFU)."""
+        """DeepGEMM's published rates by rows per expert, as steps (throughput article, MoE MFU)."""
         index = np.searchsorted(self.grouped_rows, rows, side="right") - 1
         rates = np.array(self.grouped_down if down else self.grouped_gate_up)
         return self._efficiency(rates[np.maximum(index, 0)] / self.grouped_peak, "DeepGEMM factors")
 
     def mla(self, *, heads_times_q: Real, h20: bool) -> Efficiency:
-        """FlashMLA's factor by heads·q_len; the nearest published one outside (seed 004, FlashMLA MFU)."""
+        """FlashMLA's factor by heads·q_len; the nearest published one outside (throughput article, FlashMLA MFU)."""
         if h20:
             mfu: Real = self.mla_rate_h20 / self.mla_peak_h20 + 0.0 * np.asarray(heads_times_q)
         else:
@@ -82,4 +82,4 @@ class ArticleFigures:
 
     def _efficiency(self, mfu: Real, what: str) -> Efficiency:
         value = mfu if np.ndim(mfu) else float(mfu)
-        return Efficiency(compute=value, memory=1.0, origin=Origin.ASSUMED, source=f"seed 004, {what}")
+        return Efficiency(compute=value, memory=1.0, origin=Origin.ASSUMED, source=f"throughput article, {what}")

@@ -128,8 +128,8 @@ def accumulate(
     "toward-zero" cuts the magnitude, "down" cuts a two's complement; they agree on positive data. Without
     `align_accumulator` the products are aligned among themselves only, and their sum is then added to C. Every
     `promote_every` of K, a multiple of `instruction_k`, C is added in FP32, to nearest, to a sum outside the tensor
-    core and starts again at 0 (seed 001, "FP8 accumulation": 128); None never promotes. The result is rounded to BF16
-    unless `bf16_output` is off.
+    core and starts again at 0 (batch article, "FP8 accumulation": 128); None never promotes. The result is rounded to
+    BF16 unless `bf16_output` is off.
 
     Left out: the order of additions inside an instruction, the carry of a single product and FP8's subnormals in E,
     scales per block (FP32 factors at promotion), infinities, NaN, overflow. Raises InputError.

@@ -20,14 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError, UnknownName
-from moeplan.kernels.silicon_flags import UNFIT, Flag, Mask, flags_of, key_of, silicon_facts
+from moeplan.kernels.silicon_flags import UNFIT, Columns, Flag, Mask, SiliconFacts, flags_of, key_of, silicon_facts
 from moeplan.kernels.silicon_schema import ELEMENT_BYTES, PROVENANCE, SCHEMAS, Column, Schema
 from moeplan.specs.catalog import Catalog
 
 ENVIRONMENT: Final = "MOEPLAN_SILICON"
 PACKAGE: Final = "aiconfigurator_core"
 KEPT_BACK: Final = "silicon_sample.csv"
+CHANGED: Final = "moeplan knows the tables of aiconfigurator-core 0.12; install that version"
 INSTALL: Final = "pip install 'moeplan[silicon]'"
+LISTED: Final = 40  # values named in a message at most
 SUFFIX: Final = "_perf.parquet"
 
 _RANKS: Final = {"dev": -4, "a": -3, "b": -2, "rc": -1, "": 0, "post": 1}
@@ -46,7 +48,7 @@ class SiliconTable:
     family: str
     engine: str
     version: str
-    columns: Mapping[str, NDArray[Any]]
+    columns: Columns
     units: Mapping[str, str]
     flags: NDArray[np.uint16]
     raw_rows: int
@@ -73,6 +75,23 @@ class SiliconTable:
         """The same table with fewer rows."""
         columns = {name: values[mask] for name, values in self.columns.items()}
         return replace(self, columns=columns, flags=self.flags[mask])
+
+    def where(self, wanted: Mapping[str, str | int]) -> SiliconTable:
+        """The rows that hold these values; raise InputError for a column or a value that is not there."""
+        table, faults = self, []
+        for name, value in wanted.items():
+            values = table.columns.get(name)
+            if values is None or values.dtype.kind not in "iO":
+                known = ", ".join(name for name, values in self.columns.items() if values.dtype.kind in "iO")
+                faults.append(Fault(f"where {name}", "is no column to choose by", f"there is {known}"))
+            elif not np.any(match := np.asarray(values == value, dtype=np.bool_)):
+                known = ", ".join(map(str, np.unique(values)[:LISTED]))
+                faults.append(Fault(f"where {name}", f"no row holds {value!r} in {self.source}", f"there is {known}"))
+            else:
+                table = table.rows(match)
+        if faults:
+            raise InputError("silicon", faults)
+        return table
 
     def counts(self, name: str) -> dict[str, int]:
         """How many rows there are of each value of a text column."""
@@ -141,16 +160,14 @@ def silicon_table(
     kernels one must be named, or several: engines choose by shape, and the wrong kernel is off 2 to 7 times.
     Raises UnknownName, or InputError for a table that is not there, has changed, or leaves the kernel open.
     """
-    table = silicon_file(root, system=system, family=family, engine=engine, version=version)
-    table = _where(table, where or {})
+    table = silicon_file(root, system=system, family=family, engine=engine, version=version).where(where or {})
     return _of_kernel(table, (kernel_source,) if isinstance(kernel_source, str) else kernel_source)
 
 
 def silicon_file(root: Path, *, system: str, family: str, engine: str, version: str | None = None) -> SiliconTable:
     """All rows of one table, of whatever kernel; see silicon_table."""
     file = _found(root, system, family, engine, version)
-    rules = tuple(rule for rule in silicon_facts().rules if rule.holds_for(family, engine, file.version))
-    return _read(root, file, file.path.stat().st_mtime_ns, rules)
+    return _read(root, file, file.path.stat().st_mtime_ns, silicon_facts())
 
 
 def version_key(text: str) -> tuple[tuple[int, ...], int, int]:
@@ -161,10 +178,11 @@ def version_key(text: str) -> tuple[tuple[int, ...], int, int]:
     return tuple(map(int, match[1].split("."))), _RANKS[match[2] or ""], int(match[3] or 0)
 
 
-def package_version(root: Path) -> str:
-    """The version of the package that a `systems` folder belongs to, from the folder pip leaves beside it."""
+def package_label(root: Path) -> str:
+    """The package that a `systems` folder belongs to and its version, from the folder that pip leaves beside it."""
     beside = sorted(root.resolve().parent.parent.glob(f"{PACKAGE}-*.dist-info"))
-    return beside[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info") if beside else "of unknown version"
+    version = beside[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info") if beside else "of unknown version"
+    return f"aiconfigurator-core {version}"
 
 
 def kernel_counts(root: Path, file: SiliconFile) -> dict[str, int]:
@@ -194,22 +212,6 @@ def _found(root: Path, system: str, family: str, engine: str, version: str | Non
     return named[-1]
 
 
-def _where(table: SiliconTable, where: Mapping[str, str | int]) -> SiliconTable:
-    faults = []
-    for name, value in where.items():
-        if name not in table.columns or table[name].dtype.kind not in "iO":
-            axes = [name for name, values in table.columns.items() if values.dtype.kind in "iO"]
-            faults.append(Fault(f"where {name}", "is no column to choose by", f"there is {', '.join(axes)}"))
-        elif not np.any(match := table[name] == value):
-            known = ", ".join(map(str, np.unique(table[name])[:40]))
-            faults.append(Fault(f"where {name}", f"no row holds {value!r} in {table.source}", f"there is {known}"))
-        else:
-            table = table.rows(np.asarray(match, dtype=np.bool_))
-    if faults:
-        raise InputError("silicon", faults)
-    return table
-
-
 def _of_kernel(table: SiliconTable, names: Sequence[str] | None) -> SiliconTable:
     kernels = table.counts("kernel_source")
     if names is None and len(kernels) > 1:
@@ -225,24 +227,19 @@ def _of_kernel(table: SiliconTable, names: Sequence[str] | None) -> SiliconTable
 
 
 @lru_cache(maxsize=16)
-def _read(root: Path, file: SiliconFile, _changed: int, rules: tuple[Any, ...]) -> SiliconTable:
+def _read(root: Path, file: SiliconFile, _changed: int, facts: SiliconFacts) -> SiliconTable:
     schema = SCHEMAS[file.family]
-    texts = [column.raw for column in schema.columns if column.kind == "text"]
-    opened = _open(root, file.path, texts)
-    names = _checked_columns(opened.schema_arrow, schema, f"{_label(root)}, {file.path.relative_to(root)}")
-    content = opened.read(columns=names, use_threads=False)
-    raw = {name: _array(content[name]) for name in names}
-    if "message_size" in raw:
-        raw["message_size"] = raw["message_size"] * _element_bytes(raw[schema.element_type])
-    columns = {column.name: _scaled(raw[column.raw], column) for column in schema.columns if column.raw in raw}
-    origin = {name: columns.pop(name) for name in PROVENANCE if name in columns}
-    size = len(content)
-    flags = _provenance_flags(origin, file, size)
-    columns, flags = _merged(columns, flags, schema)
-    main = columns[schema.times[0].name]
-    flags |= flags_of(columns, main, rules)
+    columns, words = _content(root, file, schema)
+    if "message_bytes" in columns:
+        columns["message_bytes"] = columns["message_bytes"] * _element_bytes(columns, words, schema.element_type)
+    origin: Columns = {name: columns.pop(name) for name in PROVENANCE if name in columns}
+    size = columns["kernel_source"].size
+    columns, flags = _merged(columns, _provenance_flags(origin, words, file, size), schema)
+    rules = [rule for rule in facts.rules if rule.holds_for(file.family, file.engine, file.version)]
+    flags |= flags_of(columns, words, columns[schema.times[0].name], rules)
     timed = [columns[column.name] for column in schema.times if "notify" not in column.name]
     flags[~np.all([values > 0 for values in timed], axis=0)] |= np.uint16(Flag.NOT_TIMED)
+    columns = {name: words[name][values] if name in words else values for name, values in columns.items()}
     for values in (*columns.values(), flags):
         values.setflags(write=False)
     return SiliconTable(
@@ -254,12 +251,31 @@ def _read(root: Path, file: SiliconFile, _changed: int, rules: tuple[Any, ...]) 
         units={column.name: column.unit for column in schema.columns if column.name in columns},
         flags=flags,
         raw_rows=size,
-        source=_source(root, file, origin),
+        source=_source(root, file, words),
     )
 
 
-def _open(root: Path, path: Path, texts: Sequence[str]) -> Any:
-    """Open a Parquet file, its text as codes into few words."""
+def _content(root: Path, file: SiliconFile, schema: Schema) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Return the columns in SI units, text as places in a list of words; and these lists, sorted."""
+    found = _open(root, file.path).schema_arrow
+    where = f"{package_label(root)}, {file.path.relative_to(root)}"
+    read = _checked_columns(found, schema, where)
+    texts = [column.raw for column in read if column.kind == "text"]
+    content = _open(root, file.path, texts).read(columns=[column.raw for column in read], use_threads=False)
+    if empty := [column.raw for column in read if content[column.raw].null_count]:
+        raise InputError(where, [Fault(f"column {name}", "has rows without a value") for name in empty])
+    columns, words = {}, {}
+    for column in read:
+        values = content[column.raw]
+        if column.kind == "text":
+            words[column.name], columns[column.name] = _coded(values)
+        else:
+            columns[column.name] = values.to_numpy() * column.factor if column.kind == "real" else values.to_numpy()
+    return columns, words
+
+
+def _open(root: Path, path: Path, texts: Sequence[str] = ()) -> Any:
+    """Open a Parquet file; the columns `texts` come as codes into few words."""
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -283,24 +299,23 @@ def _checked(root: Path, path: Path) -> Path:
     return real
 
 
-def _checked_columns(found: Any, schema: Schema, where: str) -> list[str]:
+def _checked_columns(found: Any, schema: Schema, where: str) -> list[Column]:
     """Return the columns to read; raise InputError for each that is missing, unknown or of another type."""
-    given = {field.name: field.type for field in found}
+    given = {field.name: str(field.type) for field in found}
     known = {column.raw: column for column in schema.columns}
     faults = [
-        Fault(f"column {column.raw}", "is missing", "this version of the package is not known to moeplan")
+        Fault(f"column {column.raw}", "is missing", CHANGED)
         for column in schema.columns
         if column.required and column.raw not in given
     ]
     for name, type_ in given.items():
         if name not in known:
-            faults.append(Fault(f"column {name}", "is unknown", "this version of the package is not known to moeplan"))
-        elif not _is_kind(str(type_), known[name].kind):
-            faults.append(Fault(f"column {name}", f"is of type {type_}, wanted {known[name].kind} values"))
+            faults.append(Fault(f"column {name}", "is unknown", CHANGED))
+        elif not _is_kind(type_, known[name].kind):
+            faults.append(Fault(f"column {name}", f"is of type {type_}, wanted {known[name].kind} values", CHANGED))
     if faults:
         raise InputError(where, faults)
-    wanted = {column.raw for column in schema.columns if column.used} | set(PROVENANCE)
-    return [name for name in given if name in wanted]
+    return [column for column in schema.columns if column.raw in given and (column.used or column.raw in PROVENANCE)]
 
 
 def _is_kind(type_: str, kind: str) -> bool:
@@ -309,44 +324,31 @@ def _is_kind(type_: str, kind: str) -> bool:
     return type_.startswith({"whole": "int", "real": "double", "yes_no": "bool"}[kind])
 
 
-def _array(column: Any) -> NDArray[Any]:
-    if str(column.type).startswith("dictionary"):
-        words, codes = _coded(column)
-        return words[codes]
-    values: NDArray[Any] = column.to_numpy()
-    return values
-
-
 def _coded(column: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the words of a text column and which of them every row holds."""
+    """Return the words of a text column, sorted, and the place among them of every row's."""
     column = column.unify_dictionaries()
-    words = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
-    codes = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    return np.array(words, dtype=object), np.concatenate([*codes, np.zeros(0)]).astype(np.int64)
+    words = np.array(column.chunk(0).dictionary.to_pylist() if column.num_chunks else [], dtype=object)
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks] or [np.zeros(0, np.int64)])
+    order = np.argsort(words)
+    place = np.empty(words.size, dtype=np.int64)
+    place[order] = np.arange(words.size)
+    return words[order], place[codes]
 
 
-def _scaled(values: NDArray[Any], column: Column) -> NDArray[Any]:
-    return values * column.factor if column.kind == "real" else values
+def _element_bytes(columns: Columns, words: Columns, name: str) -> NDArray[Any]:
+    if unknown := [word for word in words[name] if word not in ELEMENT_BYTES]:
+        fix = f"moeplan knows {', '.join(ELEMENT_BYTES)}"
+        raise InputError("silicon", [Fault(name, f"elements of unknown size: {', '.join(unknown)}", fix)])
+    sizes: NDArray[Any] = np.array([ELEMENT_BYTES[word] for word in words[name]])[columns[name]]
+    return sizes
 
 
-def _element_bytes(types: NDArray[Any]) -> NDArray[np.int64]:
-    words, codes = np.unique(types.astype(str), return_inverse=True)
-    if unknown := [str(word) for word in words if word not in ELEMENT_BYTES]:
-        fault = Fault(
-            "message_size", f"elements of unknown type {', '.join(unknown)}", f"of {', '.join(ELEMENT_BYTES)}"
-        )
-        raise InputError("silicon", [fault])
-    return np.array([ELEMENT_BYTES[str(word)] for word in words])[codes]
-
-
-def _provenance_flags(origin: Mapping[str, NDArray[Any]], file: SiliconFile, size: int) -> NDArray[np.uint16]:
+def _provenance_flags(origin: Columns, words: Columns, file: SiliconFile, size: int) -> NDArray[np.uint16]:
     flags = np.zeros(size, dtype=np.uint16)
-    if "device" in origin:
-        devices, codes, counts = np.unique(origin["device"].astype(str), return_inverse=True, return_counts=True)
-        if devices.size > 1:
-            flags[codes != counts.argmax()] |= np.uint16(Flag.OTHER_DEVICE)
+    if "device" in origin and len(words["device"]) > 1:
+        flags[origin["device"] != np.bincount(origin["device"]).argmax()] |= np.uint16(Flag.OTHER_DEVICE)
     if "version" in origin:
-        flags[origin["version"] != file.version] |= np.uint16(Flag.OTHER_VERSION)
+        flags[(words["version"] != file.version)[origin["version"]]] |= np.uint16(Flag.OTHER_VERSION)
     return flags
 
 
@@ -384,11 +386,7 @@ def _medians(
     return result
 
 
-def _label(root: Path) -> str:
-    return f"aiconfigurator-core {package_version(root)}"
-
-
-def _source(root: Path, file: SiliconFile, origin: Mapping[str, NDArray[Any]]) -> str:
-    text = f"{_label(root)}, {file.system}, {file.engine} {file.version}, {file.family}{SUFFIX}"
-    others = sorted({str(word) for word in np.unique(origin["version"].astype(str))} - {file.version}) if origin else []
+def _source(root: Path, file: SiliconFile, words: Columns) -> str:
+    text = f"{package_label(root)}, {file.system}, {file.engine} {file.version}, {file.family}{SUFFIX}"
+    others = [str(word) for word in words.get("version", ()) if word != file.version]
     return f"{text} (rows of {', '.join(others)})" if others else text

@@ -61,9 +61,13 @@ UNFIT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Rows that take no more than `factor` times the median of their group's smallest tenth, by work / share."""
+    """Rows that take no more than `factor` times the floor of their group.
+
+    The floor is the quantile `at` of the times of the group's smallest tenth, by work / share.
+    """
 
     factor: float
+    at: float = 0.5
     work: tuple[str, ...]
     share: tuple[str, ...] = ()
     per: tuple[str, ...] = ()
@@ -104,11 +108,11 @@ class Rule:
             and (not self.versions or version in self.versions)
         )
 
-    def rows(self, columns: Columns, seconds: Array) -> Mask:
-        """Return which rows the rule marks."""
+    def rows(self, columns: Columns, words: Columns, seconds: Array) -> Mask:
+        """Return which rows the rule marks; a text column holds places in its list of words."""
         found = np.ones(seconds.size, dtype=np.bool_)
-        for name, words in self.text.items():
-            found &= _is_one_of(columns[name], words)
+        for name, wanted in self.text.items():
+            found &= np.isin(columns[name], [place for place, word in enumerate(words[name]) if word in wanted])
         for name, least in self.least.items():
             found &= columns[name] >= least
         if self.shapes:
@@ -120,7 +124,7 @@ class Rule:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SiliconFacts:
     """silicon.yaml: the folder of each of our GPUs, and the rules."""
 
@@ -139,11 +143,11 @@ def _facts(path: Path, _changed: int) -> SiliconFacts:
     return build(SiliconFacts, read_mapping(path), str(path))
 
 
-def flags_of(columns: Columns, seconds: Array, rules: Sequence[Rule]) -> NDArray[np.uint16]:
-    """Return the flags of every row that the rules find, seconds being the main time."""
+def flags_of(columns: Columns, words: Columns, seconds: Array, rules: Sequence[Rule]) -> NDArray[np.uint16]:
+    """Return the flags of every row that the rules find; see Rule.rows."""
     flags = np.zeros(seconds.size, dtype=np.uint16)
     for rule in rules:
-        flags[rule.rows(columns, seconds)] |= np.uint16(Flag[rule.flag.upper().replace("-", "_")])
+        flags[rule.rows(columns, words, seconds)] |= np.uint16(Flag[rule.flag.upper().replace("-", "_")])
     return flags
 
 
@@ -159,12 +163,9 @@ def key_of(columns: Columns, names: Sequence[str], size: int) -> NDArray[np.int6
     return key
 
 
-def _is_one_of(column: NDArray[Any], words: tuple[str, ...]) -> Mask:
-    return np.any([np.asarray(column == word, dtype=np.bool_) for word in words], axis=0)
-
-
 def _all_equal(columns: Columns, shape: Mapping[str, int]) -> Mask:
-    return np.all([columns[name] == value for name, value in shape.items()], axis=0)
+    mask: Mask = np.all([columns[name] == value for name, value in shape.items()], axis=0)
+    return mask
 
 
 def _at_floor(floor: Floor, columns: Columns, seconds: Array, among: Mask) -> Mask:
@@ -176,13 +177,13 @@ def _at_floor(floor: Floor, columns: Columns, seconds: Array, among: Mask) -> Ma
         own = places[group == number]
         size = work[group == number]
         smallest = own[size <= np.quantile(size, SMALLEST_SHARE)]
-        found[own] = seconds[own] <= floor.factor * np.median(seconds[smallest])
+        found[own] = seconds[own] <= floor.factor * np.quantile(seconds[smallest], floor.at)
     return found
 
 
 def _is_outdone(outdone: Outdone, columns: Columns, seconds: Array) -> Mask:
     axes = (*outdone.more, *outdone.less)
-    others = [name for name in columns if name not in axes and columns[name].dtype.kind in "iO"]
+    others = [name for name in columns if name not in axes and columns[name].dtype.kind in "ib"]
     groups, group = np.unique(key_of(columns, others, seconds.size), return_inverse=True)
     places, shape = [group], [groups.size]
     for name in axes:

@@ -56,7 +56,7 @@ class AttentionWork:
         return self.score_flops + self.value_flops
 
 
-# Vector operations per attention score: one exp2 and two reductions, maximum and sum (seed 004, FlashMLA).
+# Vector operations per attention score: one exp2 and two reductions, maximum and sum (throughput article, FlashMLA).
 VECTOR_OPS_PER_SCORE = 3.0
 
 
@@ -74,7 +74,7 @@ def attention_work(
     """Decode attention: q_len new tokens of each of `batch` requests against `context` cached ones.
 
     scores = batch·heads·q_len·context; the score GEMM takes 2·scores·qk_dim FLOP, the value GEMM 2·scores·v_dim
-    (seed 004, FlashMLA: 576 and 512 for absorbed MLA). The cache is read once per request, whatever q_len.
+    (throughput article, FlashMLA: 576 and 512 for absorbed MLA). The cache is read once per request, whatever q_len.
     """
     scores = batch * heads * q_len * context
     return AttentionWork(
@@ -86,7 +86,7 @@ def attention_work(
 
 
 def overlapped(score: Real, value: Real, vector: Real, gpu: Gpu) -> Real:
-    """Time of attention's two GEMMs and its softmax on a GPU of that overlap class (FlashAttention-3, seed 004).
+    """Time of attention's two GEMMs and its softmax by the GPU's overlap class (FlashAttention-3, throughput article).
 
     two-stage: one GEMM hides the vector work, score + max(vector, value); three-stage: both do; none: the plain sum.
     """

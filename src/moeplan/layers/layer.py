@@ -48,7 +48,8 @@ def build_layer(step: Step, *, ffn: Literal["dense", "moe"], window: int | None)
     """Lay out one layer for one micro-batch.
 
     Before the all-to-all: attention_front (projections of the input) and attention_back (core, output projection,
-    router); the split is DeepSeek's (seed 004: A0 and A1). A correction by hand applies to the operator of its name.
+    router); the split is DeepSeek's (throughput article: A0, A1). A correction by hand applies to the operator of its
+    name.
     """
     back = [*attention_back(step, window=window)]
     stages: dict[StageName, list[Cost]] = {"attention_front": attention_front(step), "attention_back": back}

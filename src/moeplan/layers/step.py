@@ -35,5 +35,5 @@ class Step:
 
     @property
     def rows(self) -> Real:
-        """Rows of every dense GEMM on one rank: batch·q_len (seed 000, eq. 1)."""
+        """Rows of every dense GEMM on one rank: batch·q_len (grouped-GEMM article, eq. 1)."""
         return self.batch * self.q_len

@@ -23,7 +23,7 @@ def roofline(
     efficiency: Efficiency,
     terms: Mapping[str, tuple[Real, str]] | None = None,
 ) -> Cost:
-    """Time of a kernel limited by arithmetic or by memory, whichever is longer (seed 004, «algorithm model»).
+    """Time of a kernel limited by arithmetic or by memory, whichever is longer (throughput article, «algorithm model»).
 
     seconds = floor + max(flops·padding / (peak·e_c), bytes / (bandwidth·e_m)); peak in FLOP/s, bandwidth in bytes/s.
     """

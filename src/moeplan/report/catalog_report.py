@@ -7,6 +7,7 @@ from typing import Any
 
 from moeplan.report.tables import Console, table
 from moeplan.specs.cluster import Nic
+from moeplan.specs.cluster_file import ClusterFile
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.model import Mla, ModelSpec
 from moeplan.specs.parameters import kv_bytes_per_token, parameters, weight_bytes
@@ -109,6 +110,23 @@ def print_nics(out: Console, nics: Sequence[Nic]) -> None:
     ]
     out.print(table(("NIC", "line GB/s", "effective GB/s", "latency µs"), rows))
     out.print("* assumed. Rates of one port in one direction. `moeplan nics NAME` gives the sources.")
+
+
+def print_clusters(out: Console, clusters: Sequence[ClusterFile]) -> None:
+    """All clusters in one table."""
+    rows = [
+        [
+            cluster.name,
+            cluster.gpu,
+            cluster.nic,
+            f"{cluster.gpus_per_node}",
+            f"{cluster.nics_per_node}",
+            f"{cluster.nodes}" if cluster.nodes is not None else "any",
+        ]
+        for cluster in clusters
+    ]
+    out.print(table(("cluster", "GPU", "NIC", "GPUs/node", "NICs/node", "nodes"), rows))
+    out.print("For `--cluster` of plan and predict. `moeplan clusters NAME` gives the sources.")
 
 
 def print_sheet(out: Console, content: Mapping[str, Any]) -> None:

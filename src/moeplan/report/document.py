@@ -11,6 +11,7 @@ import numpy as np
 from moeplan import __version__
 from moeplan.engines.emit.sglang import LaunchCommand, sglang_command
 from moeplan.errors import InputError
+from moeplan.explain.shares import measured_share
 from moeplan.explain.shortfall import Shortfall
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
@@ -81,6 +82,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
             "tok_s_per_gpu": prediction.tps_per_gpu,
             "usd_per_million_output_tokens": price_per_million(prediction),
             "origin": str(prediction.origin),
+            "measured_share": measured_share(prediction),
         },
         "experts": _experts(prediction),
         "memory": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeplan.explain.answer import Answer, Result, per_watt
-from moeplan.explain.shares import resource_shares
+from moeplan.explain.shares import measured_share, resource_shares
 from moeplan.explain.shortfall import Shortfall
 from moeplan.predict import Prediction
 from moeplan.report.document import launch, price_per_million
@@ -21,6 +21,12 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
     if ranked:
         out.print()
         out.print(table(_PLAN_HEADERS, [_plan_row(result) for result in ranked]))
+        out.print(
+            "measured: share of the operators' time that rests on kernels measured on that GPU; the rest is scaled"
+        )
+        out.print("from another GPU or shape, or assumed.")
+        for result in ranked[1:]:
+            _print_refusal(out, result)
     for result in answer.results:
         if result.missing is not None:
             out.print()
@@ -47,6 +53,14 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
     print_launch(out, winner.found.prediction)
 
 
+def _print_refusal(out: Console, result: Result) -> None:
+    """Say so where SGLang cannot run what is best on a GPU that did not win; the winner's command says it itself."""
+    assert result.found is not None
+    command = launch(result.found.prediction)
+    if command["command"] is None:
+        out.print(f"SGLang cannot run the one on {result.gpu}: {'; '.join(command['reason'])}")
+
+
 _PLAN_HEADERS = (
     "GPU",
     "NIC",
@@ -61,6 +75,7 @@ _PLAN_HEADERS = (
     "USD/Mtok",
     "tok/s/W",
     "memory free",
+    "measured",
     "binds",
 )
 
@@ -83,6 +98,7 @@ def _plan_row(result: Result) -> list[str]:
         f"{price:.3f}" if price is not None else "-",
         f"{watt:.2f}" if watt is not None else "-",
         gib(float(step.memory.free)),
+        f"{measured_share(step):.0%}",
         result.found.binding,
     ]
 
@@ -151,4 +167,11 @@ def print_shortfall(out: Console, gpu: str, nic: str, missing: Shortfall) -> Non
         rest = f"; or {'; or '.join(others)}" if others else ""
         out.print(f"  The smallest change that would do: {first}{rest}")
     else:
-        out.print("  No change of context or GPU count alone would do: choose a GPU with more memory.")
+        out.print(
+            "  No change of context or GPU count alone would do: choose smaller formats or a GPU with more memory."
+        )
+    if in_bytes:
+        out.print(
+            "  This is under attention-DP, every GPU holding the attention weights; tensor parallelism, which splits"
+        )
+        out.print("  them, is not searched by this version.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moeplan.explain.shares import measured_share
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
@@ -17,7 +18,8 @@ def print_prediction(out: Console, step: Prediction, *, explain: bool = False, h
         out.print(
             f"step {float(step.seconds) * 1e3:.2f} ms   {float(step.tokens_per_step):.2f} tokens a step   "
             f"TPOT {float(step.tpot) * 1e3:.2f} ms   {float(step.tps_per_user):.2f} tok/s/user   "
-            f"{float(step.tps_per_gpu):,.1f} tok/s/GPU (output tokens over decode GPUs)   least sure: {step.origin}"
+            f"{float(step.tps_per_gpu):,.1f} tok/s/GPU (output tokens over decode GPUs)   "
+            f"measured {measured_share(step):.0%}, least sure: {step.origin}"
         )
         out.print()
     for group in step.groups:

@@ -10,7 +10,7 @@ from moeplan.kinds import Real
 
 
 def padded_rows(rows: Real, tile: int) -> Real:
-    """⌈rows / tile⌉ · tile for a known number of rows (seed 001, tile waste)."""
+    """⌈rows / tile⌉ · tile for a known number of rows (batch article, tile waste)."""
     result: Real = np.ceil(np.asarray(rows) / tile) * tile
     return result if np.ndim(rows) else float(result)
 

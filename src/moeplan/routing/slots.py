@@ -76,9 +76,10 @@ class ExpertLoad:
 def expert_load(slots: Slots, *, tokens: Real, top_k: int, even: bool = False) -> ExpertLoad:
     """Rows under uniform routing of `tokens` tokens of the whole EP group to top_k experts each.
 
-    mean rows per slot = tokens·top_k / slots (seed 000, eq. 5); a slot is active with 1 − (1 − top_k/slots)^tokens
-    (seed 001, coverage); the fullest rank gets the mean of a full rank plus √(2 ln P · mean), the sampling noise of
-    the largest of P ranks (seed 001, EPLB: √(2 ln P)/√rows), which `even` leaves out. Replicas share evenly.
+    mean rows per slot = tokens·top_k / slots (grouped-GEMM article, eq. 5); a slot is active with
+    1 − (1 − top_k/slots)^tokens (batch article, coverage); the fullest rank gets the mean of a full rank plus
+    √(2 ln P · mean), the sampling noise of the largest of P ranks (batch article, EPLB: √(2 ln P)/√rows), which `even`
+    leaves out. Replicas share evenly.
     """
     per_rank = tokens * (top_k / slots.total * slots.per_full_rank)
     noise = 0.0 if even else np.sqrt(2.0 * np.log(np.maximum(slots.full_ranks, 1.0)) * per_rank)

@@ -26,7 +26,7 @@ class Timeline:
 
 
 def naive(layer: Layer) -> Timeline:
-    """T = A0 + A1 + max(D, S) + E + C: only the shared expert hides a part of dispatch (seed 004, section 7)."""
+    """T = A0 + A1 + max(D, S) + E + C: only the shared expert hides dispatch in part (throughput article, §7)."""
     time = layer.seconds
     exposed: dict[StageName, Real] = {
         "attention_front": time("attention_front"),
@@ -41,7 +41,7 @@ def naive(layer: Layer) -> Timeline:
 
 
 def two_batch(layer: Layer) -> Timeline:
-    """T = 2·[max(D, A0 + S) + E + max(C, A1)], stages of half the batch (seed 004, section 7).
+    """T = 2·[max(D, A0 + S) + E + max(C, A1)], stages of half the batch (throughput article, section 7).
 
     While one micro-batch is dispatched the other computes A0 and the shared expert; while one is combined the other
     computes A1 and its router; the routed experts are exposed.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from moeplan.errors import Fault, InputError, UnknownName
 from moeplan.specs.cluster import Cluster, Nic
@@ -15,6 +15,9 @@ from moeplan.specs.gpu import Gpu
 from moeplan.specs.hf_config import model_from_config
 from moeplan.specs.loading import build, read_mapping
 from moeplan.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from moeplan.specs.cluster_file import ClusterFile
 
 Kind = Literal["gpus", "nics", "clusters", "models"]
 _SUFFIXES = {"gpus": (".yaml", ".yml"), "nics": (".yaml", ".yml"), "clusters": (".yaml", ".yml"), "models": (".json",)}
@@ -56,10 +59,7 @@ class Catalog:
 
     def cluster(self, name: str) -> Cluster:
         """Return the cluster of that name, its GPU and NIC loaded; raise UnknownName or InputError."""
-        from moeplan.specs.cluster_file import ClusterFile
-
-        path = self.path("clusters", name)
-        written = build(ClusterFile, read_mapping(path), str(path))
+        written = self.cluster_file(name)
         return Cluster(
             gpu=self.gpu(written.gpu),
             nic=self.nic(written.nic),
@@ -67,6 +67,13 @@ class Catalog:
             nics_per_node=written.nics_per_node,
             nodes=written.nodes,
         )
+
+    def cluster_file(self, name: str) -> ClusterFile:
+        """Return that cluster as written, with its sources; raise UnknownName or InputError."""
+        from moeplan.specs.cluster_file import ClusterFile
+
+        path = self.path("clusters", name)
+        return build(ClusterFile, read_mapping(path), str(path))
 
     def model(self, name: str) -> ModelSpec:
         """Return the model of that built-in name, alias or repository, or of a config.json (or the folder with it)."""

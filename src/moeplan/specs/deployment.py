@@ -42,7 +42,7 @@ class Acceptance:
 
     @classmethod
     def geometric(cls, rate: float, drafts: int, source: str) -> Acceptance:
-        """One scalar: draft i is accepted with rate**i (seed 004 takes 0.85)."""
+        """One scalar: draft i is accepted with rate**i (the throughput article takes 0.85)."""
         return cls(rates=tuple(rate**i for i in range(1, drafts + 1)), source=source)
 
     def tokens_per_step(self, drafts: Real) -> Real:

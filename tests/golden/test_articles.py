@@ -1,4 +1,4 @@
-"""Worked numbers of the seed articles and of the systems that they describe, each with its source."""
+"""Worked numbers of the three articles and of the systems that they describe, each with its source."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from moeplan.routing.slots import deal, expert_load
     [(1, 0.0312, 0.0195), (8, 0.2243, 0.146), (32, 0.6379, 0.468), (64, 0.8689, 0.717), (128, 0.9828, 0.920)],
 )
 def test_coverage_of_experts_in_one_step(tokens: int, deepseek: float, qwen: float) -> None:
-    """Seed 001: C(B) = 1 − (1 − k/E)^B; 8 of 256, and 10 of 512."""
+    """Batch article: C(B) = 1 − (1 − k/E)^B; 8 of 256, and 10 of 512."""
     for experts, top_k, published, digits in ((256, 8, deepseek, 4), (512, 10, qwen, 3)):
         load = expert_load(deal(experts, 1), tokens=tokens, top_k=top_k)
         assert float(load.active) / experts == pytest.approx(published, abs=0.51 * 10**-digits)
 
 
 @pytest.mark.parametrize(("batch", "ranks", "rows"), [(32, 1, 32), (1, 32, 32), (128, 32, 128 * 32), (4, 144, 4 * 144)])
-def test_rows_per_expert_of_seed_000(batch: int, ranks: int, rows: int) -> None:
-    """Seed 000, eq. 5 and 7: E[m] = B·Q·K·D/E, which for 8 of 256 is B·Q·D/32."""
+def test_rows_per_expert_of_the_grouped_gemm_article(batch: int, ranks: int, rows: int) -> None:
+    """Grouped-GEMM article, eq. 5 and 7: E[m] = B·Q·K·D/E, which for 8 of 256 is B·Q·D/32."""
     load = expert_load(deal(256, ranks, redundant=max(ranks - 256, 0)), tokens=batch * ranks, top_k=8)
     assert load.mean_rows_per_slot == rows / 32
 

@@ -1,0 +1,63 @@
+"""Why SGLang cannot run a prediction."""
+
+from __future__ import annotations
+
+from moeplan.engines.emit.sglang_online import online_fp8
+from moeplan.errors import Fault
+from moeplan.memory import dispatch_tokens
+from moeplan.predict import Prediction
+from moeplan.units import gib
+
+KV_DTYPE = {"bf16": "bf16", "fp8": "fp8_e4m3", "fp8_block": "fp8_e4m3", "nvfp4": "nvfp4"}
+
+
+def sglang_faults(prediction: Prediction) -> list[Fault]:
+    """Everything that stands against a command, but for the layout."""
+    faults = _cache_faults(prediction)
+    if prediction.model.is_moe and int(prediction.deployment.ep) > 1:
+        faults += _all_to_all_faults(prediction)
+    if prediction.formats_changed and not online_fp8(prediction):
+        fix = "quantise the checkpoint first, or leave its formats"
+        faults.append(Fault("precision", "weights are not in the checkpoint's formats", fix))
+    if prediction.model.edited:
+        fix = "see --set; a longer max_position also needs a rope_scaling of the model's own, which is not written here"
+        faults.append(Fault("model", "was edited by hand: no checkpoint has this shape", fix))
+    if not bool(prediction.fits):
+        faults.append(Fault("memory", f"lacks {gib(-float(prediction.memory.free))} per GPU", "see `moeplan plan`"))
+    return faults
+
+
+def _cache_faults(prediction: Prediction) -> list[Fault]:
+    """Refuse a cache without a flag, and NVFP4 off Blackwell or on a decode instance (it has no KV transfer)."""
+    kv, gpu = prediction.deployment.precision.kv.name, prediction.cluster.gpu
+    if kv not in KV_DTYPE:
+        return [Fault("kv", f"no {kv} cache in SGLang", f"use {', '.join(KV_DTYPE)}")]
+    if kv != "nvfp4":
+        return []
+    if not prediction.rule.support.holds_fp4_cache(gpu.architecture):
+        return [Fault("kv", f"no nvfp4 cache on {gpu.name} ({gpu.architecture}) in SGLang", "use bf16 or fp8")]
+    if prediction.model.is_moe and int(prediction.deployment.ep) > 1:
+        return [Fault("kv", "SGLang does not transfer an nvfp4 cache to a decode instance", "use bf16 or fp8")]
+    return []
+
+
+def _all_to_all_faults(prediction: Prediction) -> list[Fault]:
+    """Refuse a dispatch that is too large, a card without a backend, a model that its backend does not run."""
+    rule, gpu, model = prediction.rule, prediction.cluster.gpu, prediction.model
+    faults, cap = [], int(dispatch_tokens(prediction.deployment, rule))
+    if cap > rule.dispatch_tokens_most:
+        problem = f"{cap} tokens per rank, low-latency dispatch takes at most {rule.dispatch_tokens_most}"
+        faults.append(Fault("batch", problem, "lower the batch or the drafts"))
+    backend = rule.backend(gpu.architecture)
+    if backend is None:
+        problem = f"no low-latency all-to-all is known to run on {gpu.name} ({gpu.architecture})"
+        faults.append(Fault("all_to_all", problem, "take the figures as those of a card with one"))
+        return faults
+    if rule.support.family_runs(backend, model.family) is False:
+        problem = f"SGLang {rule.version} has no path through {backend} for {model.family}"
+        faults.append(Fault("all_to_all", problem, "use one GPU, or take the figures as those of an engine with one"))
+    sizes = rule.support.hidden_sizes.get(backend)
+    if sizes is not None and model.hidden not in sizes:
+        problem = f"{backend} is not compiled for a hidden size of {model.hidden}"
+        faults.append(Fault("hidden", problem, f"it knows {', '.join(map(str, sizes))}"))
+    return faults

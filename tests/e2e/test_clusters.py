@@ -1,0 +1,84 @@
+"""Named clusters: listed, asked about instead of GPU and NIC, bounded by their size, kept in saved questions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from moeplan.cli import main
+
+STEP = ("--batch", "64", "--context", "4k")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def test_clusters_are_listed_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = json.loads(run(capsys, "clusters", "--json")[1])["clusters"]
+    unit = next(cluster for cluster in listed if cluster["name"] == "deepseek-decode-2025")
+    assert (unit["gpu"], unit["nodes"], unit["gpus_per_node"]) == ("h800", 18, 8)
+    assert all(cluster["sources"] for cluster in listed)
+    assert "nics_per_node: 4" in run(capsys, "clusters", "h20-cx7x4")[1]
+
+
+def test_a_cluster_is_its_gpu_and_nics(capsys: pytest.CaptureFixture[str]) -> None:
+    named = run(capsys, "predict", "deepseek-v3", "--cluster", "h20-cx7x4", "--ep", "32", *STEP, "--json")[1]
+    spelled = ("--gpu", "h20", "--nic", "cx7", "--nics-per-node", "4", "--ep", "32")
+    assert run(capsys, "predict", "deepseek-v3", *spelled, *STEP, "--json")[1] == named
+
+
+def test_a_cluster_of_fixed_size_bounds_the_search(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    own = tmp_path / "clusters" / "mine.yaml"
+    own.parent.mkdir()
+    own.write_text(
+        yaml.safe_dump(
+            {"name": "mine", "gpu": "h800", "nic": "cx7", "gpus_per_node": 8, "nics_per_node": 8, "nodes": 4}
+        )
+    )
+    plan = ("plan", "deepseek-v3", "--cluster", "mine", "--data", str(tmp_path), "--context", "4k", "--min-tps", "20")
+    saved = tmp_path / "question.yaml"
+    code, out, _ = run(capsys, *plan, "--max-batch", "64", "--save", str(saved), "--json")
+    answer = json.loads(out)
+    winner = answer["best"][answer["winner"]]
+    assert code == 0
+    assert winner["deployment"]["ep"] <= 32
+    assert yaml.safe_load(saved.read_text())["winner"]["cluster"] == "mine"
+    again = json.loads(run(capsys, "predict", str(saved), "--data", str(tmp_path), "--json")[1])
+    assert again["metrics"] == winner["metrics"]
+    code, _, err = run(capsys, *plan, "--gpus", "40..80")
+    assert code == 2
+    assert "the cluster has 32" in err
+    code, _, err = run(
+        capsys, "predict", "deepseek-v3", "--cluster", "mine", "--data", str(tmp_path), "--ep", "40", *STEP
+    )
+    assert code == 2
+    assert "the cluster has 32" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--cluster", "h20-cx7", "--gpu", "h20", "--nic", "cx7"), "2 faults"),
+        (("--cluster", "h20-cx7,h800-cx7"), "names several"),
+        (("--cluster", "h20_cx8"), "h20-cx7"),
+        ((), "--gpu"),
+    ],
+)
+def test_what_names_no_cluster(capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str) -> None:
+    code, out, err = run(capsys, "predict", "deepseek-v3", *options, "--ep", "32", *STEP)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_cluster_that_may_grow_needs_a_size(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "plan", "deepseek-v3", "--cluster", "h800-cx7", "--context", "4k", "--min-tps", "20")
+    assert code == 2
+    assert "--gpus" in err

@@ -16,7 +16,8 @@ demo: $(STAMP) ## the main job: the best deployment of DeepSeek-V3 on H800 and H
 	@$(BIN)/moeplan plan deepseek-v3 --gpu h800,h20 --nic cx7 --gpus 16..320 --context 5k --min-tps 20
 
 test: $(DEV) ## every test that needs neither root nor network nor a GPU
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n logical --dist worksteal --ignore=tests/budget
+	@$(BIN)/python -m pytest tests/budget
 
 lint: $(DEV) ## style, types, and the direction of imports
 	@$(BIN)/ruff check src tests

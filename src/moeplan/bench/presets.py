@@ -31,7 +31,7 @@ class Routed:
     def loads(self) -> Iterator[dict[str, int]]:
         """Active groups and rows of each, even routing.
 
-        groups = min(E/D, B·Q·K) (the article, eq. 4), rounded up where D does not divide E; m = ceil(B·Q·D·K/E) (eq. 7).
+        groups = min(E/D, B·Q·K) (article, eq. 4), rounded up where D does not divide E; m = ceil(B·Q·D·K/E) (eq. 7).
         """
         for batch, q_len, ranks in itertools.product(self.batch, self.q_len, self.ranks):
             sent = batch * q_len * self.top_k

@@ -31,8 +31,8 @@ def print_fp8(out: Console, readings: Sequence[tuple[Loss, Loss]], losses: Seque
         out.print(_by_bits([loss for loss in losses if loss.data == data]))
         out.print()
     out.print(
-        "Published for positive data and K = 16Ki: about 25 % without promotion, about 0.17 % with (the batch article). "
-        "The model follows the DeepSeek-V3 technical report, section 3.3.2; docs/fp8-accumulation.md says what is assumed."
+        "Published for positive data and K = 16Ki: 25 % without promotion, 0.17 % with (the batch article). "
+        "The model follows DeepSeek-V3's report, section 3.3.2; docs/fp8-accumulation.md says what is assumed."
     )
 
 

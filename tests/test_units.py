@@ -198,3 +198,10 @@ def test_the_example_in_an_error_is_itself_accepted(dimension: str) -> None:
     examples = str(caught.value).split("for example ")[1]
     for example in examples.replace(" or ", ", ").split(", "):
         assert parse(example, dimension) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"), [("10 µs", "s", 1e-5), ("3 ms", "s", 3e-3), ("0.85 µs", "s", 8.5e-7)]
+)
+def test_small_units_give_the_number_as_written(text: str, dimension: str, value: float) -> None:
+    assert units.parse(text, dimension) == value

@@ -87,7 +87,10 @@ def parse(text: str | float, dimension: str, *, signed: bool = False) -> float:
         raise UnitError(f"{text!r} is negative")
     if not unit and dimension != "1":
         raise UnitError(f"{text!r} has no unit; write for example {_EXAMPLES[dimension]}")
-    result = value * resolve(unit, dimension, str(text)).factor
+    factor = resolve(unit, dimension, str(text)).factor
+    parts = round(1 / factor)
+    whole = factor < 1 and math.isclose(parts * factor, 1.0, rel_tol=1e-12)
+    result = value / parts if whole else value * factor  # 10 µs is 1e-05 and not 9.999999999999999e-06
     if not math.isfinite(result):
         raise UnitError(f"{text!r} is too large to be represented")
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from moeplan.ops.machine import Machine
 from moeplan.routing.slots import ExpertLoad
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
+from moeplan.specs.gpu import EDITED
 from moeplan.specs.model import Mla
 from moeplan.specs.precision import weight_format
 
@@ -199,3 +201,14 @@ def test_an_edited_gpu_keeps_its_tables_fractions() -> None:
     edited = library.gemm(m=64, n=7168, k=16384, weights=FP8)
     measured = machine("h800").kernels.gemm(m=64, n=7168, k=16384, weights=FP8)
     assert (edited.compute, edited.memory, edited.floor) == (measured.compute, measured.memory, measured.floor)
+
+
+def test_a_price_is_no_reason_to_doubt_a_kernel() -> None:
+    """Only edits that a kernel's time can depend on make it less than measured."""
+    h800 = CATALOG.gpu("h800")
+    shape: dict[str, Any] = {"m": 128, "n": 7168, "k": 16384, "weights": FP8}
+    cheaper = KernelLibrary.of(dataclasses.replace(h800, assumed={"price": EDITED}), CATALOG).gemm(**shape)
+    faster = KernelLibrary.of(dataclasses.replace(h800, assumed={"memory.bandwidth": EDITED}), CATALOG).gemm(**shape)
+    assert cheaper.origin < faster.origin
+    assert "edited" not in cheaper.source
+    assert "edited" in faster.source

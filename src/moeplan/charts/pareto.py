@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from moeplan.charts.style import Spec, chart, log_scale
+from moeplan.charts.style import COLOURS, Spec, chart, log_scale
 from moeplan.search.pareto import FrontPoint
 
 
@@ -45,6 +45,7 @@ def pareto_chart(fronts: Mapping[str, Sequence[FrontPoint]], *, subtitle: str, m
             },
             # A legend without entries makes Vega draw a picture of infinite size.
             **({"color": {"field": "GPU", "type": "nominal", "title": None}} if values else {}),
+            **({"strokeDash": {"field": "GPU", "type": "nominal"}} if len(fronts) > len(COLOURS) else {}),
             "order": {"field": "tok/s per user"},
             "tooltip": tooltip,
         },

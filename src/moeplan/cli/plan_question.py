@@ -105,7 +105,8 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
     model, edits = edited_model(catalog, question.model, question.edits)
     context, min_tps = count(question.context, "--context"), positive(question.min_tps, "--min-tps")
     if model.max_position is not None and context > model.max_position:
-        fix = f"{model.name} reads at most {model.max_position:,} tokens"
+        fix = f"{model.name} reads at most {model.max_position:,} tokens as shipped; if you serve it with a longer rope"
+        fix += " scaling, --set model.max_position=…"
         raise InputError("options", [Fault("--context", f"is {question.context}", fix)])
     searches, unsupported = [], []
     refused: Unsupported | None = None

@@ -12,6 +12,7 @@ from moeplan.search.space import Space
 from moeplan.units import gib
 
 MOST_GPUS = 2048
+SMALLEST = 16  # batches; more than one, as tiles make a step uneven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,8 @@ class Shortfall:
 
 
 def shortfall(predictor: Predictor, space: Space, missed: Missed, *, min_tps: float) -> Shortfall:
-    """Diagnose a search that found nothing."""
+    """Diagnose a search that found nothing: what the smallest batches need, since every larger one needs more."""
+    space = replace(space, batches=space.batches[:SMALLEST])
     if missed.fastest is None:
         return _memory(predictor, space, missed, min_tps)
     reached = float(missed.fastest.tps_per_user)

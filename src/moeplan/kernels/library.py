@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EfficiencySet = Literal["measured", "article"]
 ARTICLE = "article"
+NO_KERNEL = ("price", "tdp", "memory.capacity")  # figures of a GPU that no kernel's time depends on
 NEAR = math.log(4.0)  # a shape counts as near a measured one when n and k differ by less than 4x in all
 
 
@@ -140,7 +141,7 @@ class KernelLibrary:
             answer = answer.at_best(Origin.ASSUMED, "another precision's kernel")
         if family.table_of != self.gpu.slug:
             answer = answer.at_best(_stand_in(self.gpu, self.catalog)[1], f"standing in for {self.gpu.name}")
-        elif EDITED in self.gpu.assumed.values():
+        elif any(why == EDITED and path not in NO_KERNEL for path, why in self.gpu.assumed.items()):
             answer = answer.at_best(Origin.EXTRAPOLATED, "on an edited chip")
         return answer
 

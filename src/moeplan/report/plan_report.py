@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeplan.explain.answer import Answer, Result, per_watt
+from moeplan.explain.answer import RANKINGS, Answer, Result, per_watt
 from moeplan.explain.shares import measured_share, resource_shares
 from moeplan.explain.shortfall import Shortfall
 from moeplan.predict import Prediction
@@ -25,6 +25,9 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
             "measured: share of the operators' time that rests on kernels measured on that GPU; the rest is scaled"
         )
         out.print("from another GPU or shape, or assumed.")
+        unpriced = [result.gpu for result in ranked if RANKINGS[answer.rank_by](_step(result)) is None]
+        if unpriced:
+            out.print(f"No figure for {answer.rank_by} is known of {', '.join(unpriced)}: ranked last.")
         for result in ranked[1:]:
             _print_refusal(out, result)
     for result in answer.results:
@@ -53,10 +56,14 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
     print_launch(out, winner.found.prediction)
 
 
+def _step(result: Result) -> Prediction:
+    assert result.found is not None, "a ranked result has a deployment"
+    return result.found.prediction
+
+
 def _print_refusal(out: Console, result: Result) -> None:
     """Say so where SGLang cannot run what is best on a GPU that did not win; the winner's command says it itself."""
-    assert result.found is not None
-    command = launch(result.found.prediction)
+    command = launch(_step(result))
     if command["command"] is None:
         out.print(f"SGLang cannot run the one on {result.gpu}: {'; '.join(command['reason'])}")
 
@@ -82,7 +89,7 @@ _PLAN_HEADERS = (
 
 def _plan_row(result: Result) -> list[str]:
     assert result.found is not None
-    step = result.found.prediction
+    step = _step(result)
     price, watt = price_per_million(step), per_watt(step)
     return [
         result.gpu,

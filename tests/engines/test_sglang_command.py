@@ -278,7 +278,7 @@ def test_families_without_a_path_through_deepep_are_refused_but_on_one_gpu(name:
 def test_families_with_a_path_through_deepep_are_emitted_without_a_doubt(name: str) -> None:
     command = sglang_command(predict(name, "h200", 16, batch=2, context=1000))
     assert dict(command.flags)["--moe-a2a-backend"] == "deepep"
-    assert not any("not verified" in note for note in command.notes)
+    assert not any("not verified: whether" in note for note in command.notes)
 
 
 def test_every_hidden_size_that_deepep_lacks_is_refused() -> None:
@@ -290,7 +290,7 @@ def test_every_hidden_size_that_deepep_lacks_is_refused() -> None:
 
 def test_a_family_that_was_not_verified_is_emitted_with_a_note() -> None:
     for name, gpu in (("minimax-m2", "mi300x"), ("gpt-oss-120b", "mi300x"), ("gpt-oss-120b", "ascend-910c")):
-        assert any("not verified" in note for note in sglang_command(predict(name, gpu, 8, batch=2)).notes)
+        assert any("not verified: whether" in note for note in sglang_command(predict(name, gpu, 8, batch=2)).notes)
     prediction = predict("qwen3-30b-a3b", "h200", 8)
     new = replace(prediction, model=replace(prediction.model, family="new_moe"))
     assert any("not verified: whether SGLang 0.5.23 runs new_moe" in note for note in sglang_command(new).notes)
@@ -408,3 +408,16 @@ def test_a_model_with_an_edited_maximum_is_refused() -> None:
     deployment = Deployment(batch=1, ep=16, context=65536, precision=Precision.of(spec), acceptance=acceptance)
     with pytest.raises(InputError, match=r"model: was edited by hand.*rope_scaling"):
         sglang_command(Predictor.of(spec, cluster, CATALOG).predict(deployment))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "said"),
+    [("qwen3-30b-a3b", "h100", True), ("deepseek-v3", "h100", False), ("qwen3-30b-a3b-fp8", "h100", False)],
+)
+def test_experts_that_deepep_takes_only_with_a_chosen_kernel_get_a_note(name: str, gpu: str, said: bool) -> None:
+    notes = " ".join(sglang_command(predict(name, gpu, 16)).notes)
+    assert ("a MoE runner that takes them" in notes) is said
+
+
+def test_times_borrowed_from_deepep_are_called_so() -> None:
+    assert "mori was not measured" in " ".join(sglang_command(predict("deepseek-v3", "mi300x", 8)).notes)

@@ -54,6 +54,14 @@ def _all_to_all_notes(prediction: Prediction, backend: str | None) -> list[str]:
     notes = [decode + mode]
     if rule.support.family_runs(backend, family) is None:
         notes.append(f"not verified: whether SGLang {rule.version} runs {family} with --moe-a2a-backend {backend}")
+    if backend != "deepep":
+        notes.append(f"the predicted times are those of DeepEP's low-latency kernels; {backend} was not measured")
+    experts = prediction.deployment.precision.experts.name
+    if experts not in rule.support.expert_formats.get(backend, (experts,)):
+        notes.append(
+            f"{experts} experts through {backend} need a MoE runner that takes them; which one "
+            f"SGLang {rule.version} chooses by itself was not verified"
+        )
     return notes
 
 

@@ -15,7 +15,8 @@ class Support:
 
     dispatch_variable: the environment variable of an all-to-all backend's tokens per rank; hidden_sizes: those that a
     backend is compiled for, any where it is not listed; families, families_without: model families whose code has a
-    path through a backend, or none; fp4_cache: starts of the architectures with an NVFP4 cache; fp8_core: the attention
+    path through a backend, or none; expert_formats: those that run through a backend without choosing a kernel by
+    hand; fp4_cache: starts of the architectures with an NVFP4 cache; fp8_core: the attention
     backend that multiplies in FP8, by start of the architecture and kind of attention (mla, gqa).
     """
 
@@ -25,6 +26,8 @@ class Support:
     families: dict[str, tuple[str, ...]]
     families_without: dict[str, tuple[str, ...]]
     families_source: str
+    expert_formats: dict[str, tuple[str, ...]]
+    expert_formats_source: str
     fp4_cache: tuple[str, ...]
     fp4_source: str
     fp8_core: dict[str, dict[str, str]]

@@ -24,6 +24,7 @@ from moeplan.cli.plan_question import PlanQuestion, ReadPlan, check_question, re
 from moeplan.cli.progress import SearchProgress
 from moeplan.cli.saved import kept, required, save, with_saved
 from moeplan.errors import together
+from moeplan.explain.alternatives import MOST_CONFIGURATIONS, alternatives
 from moeplan.explain.answer import RANKINGS, Answer, Result
 from moeplan.explain.shortfall import Shortfall, shortfall
 from moeplan.predict import Prediction, Predictor
@@ -86,7 +87,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     fields = {field.name for field in dataclasses.fields(PlanQuestion)}
     question = PlanQuestion(**{name: value for name, value in filled.items() if name in fields})
     plan = read_plan(question)
-    answer = Answer(results=(*_search(plan), *_unsupported(plan)), rank_by=question.rank_by)
+    answer = _compared(Answer(results=(*_search(plan), *_unsupported(plan)), rank_by=question.rank_by), plan)
     if filled["save"]:
         _save(Path(filled["save"]), question, answer)
     if filled["chart"]:
@@ -115,6 +116,21 @@ def _search(plan: ReadPlan) -> list[Result]:
         if not result.complete:
             break
     return results
+
+
+def _compared(answer: Answer, plan: ReadPlan) -> Answer:
+    """Add what each choice of the winner is worth."""
+    winner = answer.winner
+    if winner is None or winner.found is None or not answer.complete:
+        return answer
+    predictor, space = next((predictor, space) for asked, predictor, space in plan.searches if asked == winner.asked)
+    if space.size > MOST_CONFIGURATIONS:
+        return answer
+    try:
+        found = alternatives(predictor, space, winner.found, min_tps=plan.min_tps)
+    except KeyboardInterrupt:
+        return dataclasses.replace(answer, compared=False)
+    return dataclasses.replace(answer, alternatives=tuple(found))
 
 
 def _one(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from moeplan.explain.alternatives import Alternative
 from moeplan.explain.shortfall import Shortfall
 from moeplan.predict import Prediction
 from moeplan.search.best import Found
@@ -48,10 +49,16 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """All results; rank_by is a key of RANKINGS."""
+    """All results; rank_by is a key of RANKINGS.
+
+    alternatives: what each choice of the winner is worth; None where the space is too large to ask, or nothing won.
+    compared: False when an interrupt left them out.
+    """
 
     results: tuple[Result, ...]
     rank_by: str
+    alternatives: tuple[Alternative, ...] | None = None
+    compared: bool = True
 
     @property
     def ranked(self) -> list[Result]:
@@ -73,4 +80,4 @@ class Answer:
     @property
     def complete(self) -> bool:
         """Whether everything asked for was searched."""
-        return all(result.complete for result in self.results)
+        return self.compared and all(result.complete for result in self.results)

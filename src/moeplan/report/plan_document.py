@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+from moeplan.explain.alternatives import Alternative
 from moeplan.explain.answer import Answer, per_dollar, per_watt
+from moeplan.explain.shares import measured_share
 from moeplan.report.document import Json, plan_row, shortfall_content
+
+
+def _alternative(other: Alternative) -> Json:
+    step = other.prediction
+    if step is None:
+        return {"choice": other.choice, "feasible": False}
+    deployment = step.deployment
+    return {
+        "choice": other.choice,
+        "feasible": True,
+        "gpus": int(deployment.ep),
+        "batch": int(deployment.batch),
+        "mtp": int(deployment.drafts),
+        "kv": deployment.precision.kv.name,
+        "attention": deployment.precision.core.name,
+        "schedule": deployment.schedule,
+        "tok_s_per_gpu": float(step.tps_per_gpu),
+        "tok_s_per_user": float(step.tps_per_user),
+        "measured_share": measured_share(step),
+    }
 
 
 def plan_content(answer: Answer, model: str, context: float, min_tps: float) -> Json:
@@ -26,6 +48,8 @@ def plan_content(answer: Answer, model: str, context: float, min_tps: float) -> 
         "feasible": bool(best),
         "best": best,
         "winner": feasible.index(answer.winner) if answer.winner is not None else None,
+        "alternatives": [_alternative(other) for other in answer.alternatives or ()],
+        "alternatives_compared": answer.alternatives is not None,
         "infeasible": missed,
         "unsupported": [
             {"gpu": result.gpu, "nic": result.nic, "reason": result.unsupported}

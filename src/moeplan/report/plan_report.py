@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moeplan.explain.alternatives import MOST_CONFIGURATIONS
 from moeplan.explain.answer import RANKINGS, Answer, Result, per_watt
 from moeplan.explain.shares import measured_share, resource_shares
 from moeplan.explain.shortfall import Shortfall
@@ -51,6 +52,7 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
     out.print(
         f"Winner of {tried:,} configurations{partial}{how}: {headline(winner.found.prediction)}; {why(winner.found)}."
     )
+    _print_alternatives(out, answer, winner.found.prediction)
     out.print()
     print_prediction(out, winner.found.prediction, heading=False)
     print_launch(out, winner.found.prediction)
@@ -68,6 +70,37 @@ def _print_refusal(out: Console, result: Result) -> None:
         out.print(f"SGLang cannot run the one on {result.gpu}: {'; '.join(command['reason'])}")
 
 
+def _print_alternatives(out: Console, answer: Answer, winner: Prediction) -> None:
+    """What each choice of the winner is worth, so that a close or an unmeasured one is seen."""
+    if answer.alternatives is None:
+        out.print(f"What its choices are worth is not compared in spaces above {MOST_CONFIGURATIONS:,} configurations.")
+        return
+    if not answer.alternatives:
+        return
+    rows = [_alternative_row("as above", winner, winner)]
+    rows += [_alternative_row(f"with {other.choice}", other.prediction, winner) for other in answer.alternatives]
+    out.print()
+    out.print(table(_ALTERNATIVE_HEADERS, rows, title="What its choices are worth: the best with another one"))
+
+
+def _alternative_row(choice: str, step: Prediction | None, winner: Prediction) -> list[str]:
+    if step is None:
+        return [choice, *["-"] * (len(_ALTERNATIVE_HEADERS) - 2), "nothing feasible"]
+    deployment, change = step.deployment, float(step.tps_per_gpu) / float(winner.tps_per_gpu) - 1
+    return [
+        choice,
+        f"{int(deployment.ep)}",
+        f"{int(deployment.batch)}",
+        f"{int(deployment.drafts)}",
+        deployment.precision.kv.name,
+        deployment.schedule,
+        f"{float(step.tps_per_gpu):,.0f}",
+        f"{measured_share(step):.0%}",
+        f"{change:+.1%}" if step is not winner else "",
+    ]
+
+
+_ALTERNATIVE_HEADERS = ("choice", "GPUs", "batch/GPU", "MTP", "KV", "schedule", "tok/s/GPU", "measured", "change")
 _PLAN_HEADERS = (
     "GPU",
     "NIC",

@@ -1,0 +1,53 @@
+"""What each choice of the winner is worth: the best deployment with another one, everything else chosen anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from moeplan.predict import Prediction, Predictor
+from moeplan.search.best import Found, best
+from moeplan.search.space import Space
+
+MOST_CONFIGURATIONS = 5_000_000  # in the space; each alternative searches a part of it again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """choice: what differs from the winner, such as «KV bf16»; prediction: None where nothing feasible has it."""
+
+    choice: str
+    prediction: Prediction | None
+
+
+def alternatives(predictor: Predictor, space: Space, found: Found, *, min_tps: float) -> list[Alternative]:
+    """The best of every other KV format, attention core, schedule and number of drafts in the space.
+
+    Raises KeyboardInterrupt when interrupted, as half a comparison would mislead.
+    """
+    result = []
+    for choice, part in _parts(space, found.prediction):
+        answer = best(predictor, part, min_tps=min_tps)
+        if not answer.complete:
+            raise KeyboardInterrupt
+        result.append(Alternative(choice=choice, prediction=answer.prediction if isinstance(answer, Found) else None))
+    return result
+
+
+def _parts(space: Space, winner: Prediction) -> Iterator[tuple[str, Space]]:
+    """The parts of the space in which one choice differs from the winner's."""
+    chosen = winner.deployment
+    for kv in dict.fromkeys(precision.kv.name for precision in space.precisions):
+        if kv != chosen.precision.kv.name:
+            having = tuple(precision for precision in space.precisions if precision.kv.name == kv)
+            yield f"KV {kv}", replace(space, precisions=having)
+    for core in dict.fromkeys(precision.core.name for precision in space.precisions):
+        if core != chosen.precision.core.name:
+            having = tuple(precision for precision in space.precisions if precision.core.name == core)
+            yield f"attention {core}", replace(space, precisions=having)
+    for schedule in space.schedules:
+        if schedule != chosen.schedule and space.batches_for(schedule).size and space.counts_for(schedule).size:
+            yield schedule, replace(space, schedules=(schedule,))
+    for drafts in space.drafts:
+        if drafts != int(chosen.drafts):
+            yield f"{drafts} MTP draft{'s' if drafts != 1 else ''}", replace(space, drafts=(drafts,))

@@ -355,3 +355,15 @@ def test_steps_in_the_published_factors_are_not_taken_for_gains() -> None:
     found = elasticities(target, chosen, float(target.predict(chosen).tps_per_user))
     assert 0 <= found["scale-up link"] < 0.1
     assert found["memory capacity"] == 0
+
+
+def test_a_slack_promise_lets_the_batch_grow_until_memory_binds() -> None:
+    """From a small batch or from a large one the same limits bind, whatever the start."""
+    target = predictor("deepseek-v3", "h800")
+    starts = (deployment(target.model, batch=batch, ep=64, context=5000) for batch in (16, 96))
+    small, large = (elasticities(target, chosen, 1.0) for chosen in starts)
+    assert small["promised speed"] == pytest.approx(0.0, abs=1e-3)
+    assert small["memory capacity"] > 0.05
+    assert small.keys() == large.keys()
+    for knob, value in small.items():
+        assert value == pytest.approx(large[knob], abs=0.02)

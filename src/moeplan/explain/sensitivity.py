@@ -16,6 +16,7 @@ from moeplan.specs.deployment import Acceptance, Deployment
 from moeplan.specs.gpu import Gpu, Memory
 
 STEP = 0.01  # one percent
+_MOVES, _STRIDES = 60, 40  # 1.25**60 is beyond any batch
 _RANGE, _POINTS = 0.25, 2001  # batches around the winner's, as real numbers: whole ones would hide a percent
 
 
@@ -34,14 +35,15 @@ Change = tuple[Predictor, Deployment, float]
 def sensitivity(predictor: Predictor, chosen: Deployment, *, min_tps: float) -> list[Elasticity]:
     """Elasticities of the best throughput, EP size, schedule and formats held, the batch re-optimised.
 
-    The batch is a real number here, and still under memory and min_tps (accepted tokens per second per user). A knob
-    that binds nothing gives 0.
+    The batch is a real number here, and still under memory and min_tps (accepted tokens per second per user). A promise
+    that leaves room lets it grow first, until something binds. A knob that binds nothing gives 0.
 
     Raises InputError where no batch near the chosen one fits and keeps min_tps: there is nothing to follow.
     """
+    chosen, start = _settled(predictor, chosen, min_tps), chosen
     base = _best_throughput(predictor, chosen, min_tps)
     if not base:
-        problem = f"no batch within {_RANGE:.0%} of {float(chosen.batch):g} fits and keeps {min_tps:g} tok/s per user"
+        problem = f"no batch within {_RANGE:.0%} of {float(start.batch):g} fits and keeps {min_tps:g} tok/s per user"
         fix = "start from a deployment that does, such as the winner of `moeplan plan`"
         raise InputError("sensitivity", [Fault("batch", problem, fix)])
     result = []
@@ -50,6 +52,18 @@ def sensitivity(predictor: Predictor, chosen: Deployment, *, min_tps: float) -> 
         if changed is not None:
             result.append(Elasticity(knob=knob, value=(_best_throughput(*changed) / base - 1) / STEP, meaning=meaning))
     return sorted(result, key=lambda item: -abs(item.value))
+
+
+def _settled(predictor: Predictor, chosen: Deployment, min_tps: float) -> Deployment:
+    """Follow the best batch while it lies at the edge of what is looked at: a slack promise lets it grow."""
+    for _ in range(_MOVES):
+        batch = float(chosen.batch)
+        batches = np.linspace(max(batch * (1 - _RANGE), 0.5), batch * (1 + _RANGE), _STRIDES + 1)
+        top, at = _best_of(predictor, replace(chosen, batch=batches), min_tps)
+        if not top or 0 < at < _STRIDES or batches[at] == batch:
+            break
+        chosen = replace(chosen, batch=float(batches[at]))
+    return chosen
 
 
 def _best_throughput(predictor: Predictor, chosen: Deployment, min_tps: float) -> float:

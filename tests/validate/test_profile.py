@@ -37,3 +37,9 @@ def test_throughput_is_nearer_than_the_simulators(comparison: ProfileComparison)
     peers = [abs(rate / 2324 - 1) for _, _, rate, how in comparison.peers if how == "run for a comparison"]
     assert len(peers) == 4
     assert abs(comparison.throughput.error) < min(peers)
+
+
+def test_both_figures_of_throughput_are_shown(comparison: ProfileComparison) -> None:
+    """The derived one takes 88 ms, the profile's own step 96: the second error is the step's from the other side."""
+    assert comparison.throughput_of_step.measured == pytest.approx(128 * 1.6 / 0.096, rel=1e-3)
+    assert 1 + comparison.throughput_of_step.error == pytest.approx(1 / (1 + comparison.step.error))

@@ -69,7 +69,13 @@ def kernels(file: str | None, trust: str | None, min_us: str, worst: int, data: 
 
 
 def _content(comparison: ProfileComparison) -> dict[str, object]:
-    items = (*comparison.operators, comparison.layer, comparison.step, comparison.throughput)
+    items = (
+        *comparison.operators,
+        comparison.layer,
+        comparison.step,
+        comparison.throughput,
+        comparison.throughput_of_step,
+    )
     return {
         "title": comparison.setup.title,
         "source": comparison.setup.source,

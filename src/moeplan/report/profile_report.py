@@ -24,6 +24,7 @@ def print_profile(out: Console, comparison: ProfileComparison) -> None:
         _row(comparison.layer, 1e6, "layer, µs"),
         _row(comparison.step, 1e3, "step, ms"),
         _row(comparison.throughput, 1, "tok/s/GPU, derived"),
+        _row(comparison.throughput_of_step, 1, "tok/s/GPU, from the measured step"),
     ]
     out.print(table(("operator", "measured", "predicted", "error"), totals))
     out.print()

@@ -61,7 +61,8 @@ class ProfileComparison:
     operators: tuple[Compared, ...]
     layer: Compared
     step: Compared
-    throughput: Compared
+    throughput: Compared  # beside the derived figure
+    throughput_of_step: Compared  # beside the same tokens over the measured step
     peers: tuple[tuple[str, str, float, str], ...]
 
 
@@ -90,6 +91,11 @@ def compare_profile(catalog: Catalog) -> ProfileComparison:
         layer=total(name="layer", measured=setup.layer_seconds, predicted=float(moe.timeline.seconds)),
         step=total(name="step", measured=setup.step_seconds, predicted=float(step.seconds)),
         throughput=total(name="tok/s/GPU", measured=setup.tok_s_per_gpu, predicted=float(step.tps_per_gpu)),
+        throughput_of_step=total(
+            name="tok/s/GPU of the step",
+            measured=setup.batch * float(step.tokens_per_step) / setup.step_seconds,
+            predicted=float(step.tps_per_gpu),
+        ),
         peers=tuple(
             (row["tool"], row["setup"], float(row["tok_s_per_gpu"]), row["how"])
             for row in _rows(catalog, "dsv3_h800_decode_peers")

@@ -212,3 +212,20 @@ def test_a_price_is_no_reason_to_doubt_a_kernel() -> None:
     assert cheaper.origin < faster.origin
     assert "edited" not in cheaper.source
     assert "edited" in faster.source
+
+
+@pytest.mark.parametrize("gpu", ["h800", "h20", "h200", "b200"])
+@pytest.mark.parametrize("q_len", [1, 2, 3])
+def test_attention_below_its_table_goes_on_in_time(gpu: str, q_len: int) -> None:
+    """A kernel of next to no work still starts and ends; towards the table its time rises without a jump."""
+    target, attention, batch = machine(gpu), CATALOG.model("deepseek-v3").attention, 8.0
+    assert isinstance(attention, Mla)
+    context = np.geomspace(1.0, 20_000.0, 400)  # the tables begin at 40,000 tokens, 5,000 for each of the eight
+    bf16 = weight_format("bf16")
+    cost = mla_decode("core", target, attention, batch=batch, q_len=q_len, context=context, core=bf16, cache=bf16)
+    seconds = np.asarray(cost.seconds)
+    if (gpu, q_len > 1) != ("h20", True):  # there the line through the table's first points meets zero at zero
+        assert 5e-6 < seconds[0] < 60e-6
+    assert np.all(np.diff(seconds) > 0)
+    assert np.all(np.diff(seconds) < 0.03 * seconds[-1])
+    assert cost.origin >= Origin.EXTRAPOLATED

@@ -86,7 +86,7 @@ class KernelLibrary:
         if family is None:
             return self.article.mla(heads_times_q=heads * q_len, h20=self.gpu.slug in ("h20", "h20-141"))
         surface, distance, shape = family.nearest(*MLA_SHAPE)
-        found = surface.at(heads * q_len, batch * context)
+        found = surface.along_time(heads * q_len, batch * context)
         return self._answer(found, family, shape, distance, same_kernel=core.name == cache.name == "bf16")
 
     def gqa(self) -> Efficiency:

@@ -346,3 +346,13 @@ def test_another_kernel_may_not_add_to_the_table(run: Run, measuring: Callable[.
     assert code == 2
     assert "something else" in err
     assert "--out" in err
+
+
+def test_a_dry_run_of_a_shape_that_costs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An all-to-all of one rank moves nothing and takes no time: no rate to print, and no traceback."""
+    shapes = tmp_path / "one.csv"
+    shapes.write_text("ep,tokens,hidden,top_k\n1,16,7168,8\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "all-to-all", "--gpu", "h200", "--shapes", str(shapes), "--dry-run"])
+    assert stop.value.code == 0
+    assert "7168" in capsys.readouterr().out

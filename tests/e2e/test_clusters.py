@@ -82,3 +82,35 @@ def test_a_cluster_that_may_grow_needs_a_size(capsys: pytest.CaptureFixture[str]
     code, _, err = run(capsys, "plan", "deepseek-v3", "--cluster", "h800-cx7", "--context", "4k", "--min-tps", "20")
     assert code == 2
     assert "--gpus" in err
+
+
+def test_two_clusters_of_one_gpu_are_told_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    chart, saved = tmp_path / "chart.html", tmp_path / "both.yaml"
+    plan = "plan deepseek-v3 --cluster h20-cx7,h20-cx7x4 --gpus 32 --context 4k --min-tps 10 --max-batch 32".split()
+    code, out, _ = run(capsys, *plan, "--chart", str(chart), "--save", str(saved))
+    assert code == 0
+    assert {"h20-cx7", "h20-cx7x4"} <= set(out.split())
+    answer = json.loads(run(capsys, *plan, "--json")[1])
+    assert [best["cluster"] for best in answer["best"]] == ["h20-cx7", "h20-cx7x4"]
+    assert all(f'"GPU": "{name}"' in chart.read_text() for name in ("h20-cx7", "h20-cx7x4"))
+
+
+def test_what_is_typed_puts_out_what_was_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved = tmp_path / "step.yaml"
+    run(capsys, "predict", "deepseek-v3", "--cluster", "h20-cx7", "--ep", "32", *STEP, "--save", str(saved))
+    code, out, err = run(capsys, "predict", str(saved), "--gpu", "h800", "--json")
+    assert (code, json.loads(out)["gpu"]) == (0, "H800-SXM5-80GB"), err
+    run(capsys, "predict", "deepseek-v3", "--gpu", "h800", "--ep", "32", *STEP, "--save", str(saved))
+    code, out, err = run(capsys, "predict", str(saved), "--cluster", "h20-cx7x4", "--json")
+    assert (code, json.loads(out)["gpu"]) == (0, "H20-96GB"), err
+
+
+def test_a_cluster_file_that_names_what_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    own = tmp_path / "clusters" / "mine.yaml"
+    own.parent.mkdir()
+    own.write_text("name: mine\ngpu: h801\nnic: cx77\ngpus_per_node: 8\nnics_per_node: 8\n")
+    code, _, err = run(
+        capsys, "predict", "deepseek-v3", "--cluster", "mine", "--data", str(tmp_path), "--ep", "32", *STEP
+    )
+    assert code == 2
+    assert all(word in err for word in ("mine.yaml", "h801", "cx77", "2 faults"))

@@ -502,3 +502,12 @@ def test_reproduce_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) 
     code, _, err = run(capsys, "reproduce throughput-artcle")
     assert code == 2
     assert "throughput-artcle" in err
+
+
+def test_sensitivity_says_where_its_slopes_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    step = "sensitivity deepseek-v3 --gpu h800 --ep 64 --batch 32 --context 5k --min-tps 1 --json".split()
+    with pytest.raises(SystemExit):
+        main(step)
+    around = json.loads(capsys.readouterr().out)["around"]
+    assert around["batch"] > 100
+    assert around["tok_s_per_gpu"] > 1000

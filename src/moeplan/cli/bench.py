@@ -181,8 +181,9 @@ def _list(catalog: Catalog, asked: _Asked, options: dict[str, Any]) -> int:
 def _cells(outcome: Outcome, *, flops: bool) -> list[str]:
     cost, seconds = outcome.predicted, float(outcome.predicted.seconds)
     cells = [*map(str, outcome.shape.values()), f"{seconds * 1e6:,.1f}"]
-    cells += [f"{float(cost.flops) / seconds / 1e12:,.1f}"] if flops else []
-    return [*cells, f"{float(cost.bytes_) / seconds / 1e9:,.0f}", cost.bound_by, f"{cost.source}, {cost.origin}"]
+    flop_rate, byte_rate = (float(amount) / seconds if seconds else 0.0 for amount in (cost.flops, cost.bytes_))
+    cells += [f"{flop_rate / 1e12:,.1f}"] if flops else []
+    return [*cells, f"{byte_rate / 1e9:,.0f}", cost.bound_by, f"{cost.source}, {cost.origin}"]
 
 
 def _measure(catalog: Catalog, asked: _Asked, effort: Effort, options: dict[str, Any], written: str) -> int:

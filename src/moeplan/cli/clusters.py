@@ -16,15 +16,15 @@ from moeplan.specs.catalog import Catalog
 def command(name: str | None, data: str | None, as_json: bool) -> int:
     """List the clusters, or show NAME with the source of every figure."""
     catalog = Catalog.standard(data)
-    files = [catalog.cluster_file(slug) for slug in ([name] if name is not None else catalog.names("clusters"))]
+    files = {slug: catalog.cluster_file(slug) for slug in ([name] if name is not None else catalog.names("clusters"))}
     if as_json:
-        print_json(document("clusters", {"clusters": [plain(file) for file in files]}))
+        print_json(document("clusters", {"clusters": [{"slug": slug, **plain(file)} for slug, file in files.items()]}))
         return 0
     from moeplan.report.catalog_report import print_clusters, print_sheet
     from moeplan.report.tables import console
 
     if name is not None:
-        print_sheet(console(), plain(files[0]))
+        print_sheet(console(), plain(files[name]))
     else:
         print_clusters(console(), files)
     return 0

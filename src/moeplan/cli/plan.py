@@ -215,7 +215,7 @@ def _draw(answer: Answer, plan: ReadPlan, path: Path) -> None:
     from moeplan.explain.operators import step_operators
     from moeplan.report.headline import headline
 
-    fronts = {f"{result.gpu}, {result.nic}": result.front for result in answer.results}
+    fronts = {result.cluster or f"{result.gpu}, {result.nic}": result.front for result in answer.results}
     subtitle = (
         f"{plan.model.name}, decode at a context of {plan.context:,.0f} tokens; every point the best of its speed"
     )

@@ -15,6 +15,8 @@ from moeplan.specs.hf_fields import short
 from moeplan.specs.loading import HUGE, read_mapping
 
 T = TypeVar("T")
+# What stands for the same thing: the one typed puts out the one saved.
+_REPLACES = {"cluster": ("gpu", "nic", "nics_per_node"), "gpu": ("cluster",), "nic": ("cluster",)}
 _NOT_KEPT = ("data", "as_json", "save", "chart", "explain", "front")
 
 
@@ -54,6 +56,9 @@ def with_saved(ctx: click.Context, options: dict[str, Any], sections: tuple[str,
     def several(name: str) -> bool:
         return parameters[name].multiple
 
+    for name, others in _REPLACES.items():
+        if name in options and ctx.get_parameter_source(name) == typed:
+            saved = {key: value for key, value in saved.items() if key not in others}
     filled = {
         name: _as_typed(ctx, parameters[name], value, f"{section}.{name}", faults)
         for name, value in saved.items()

@@ -33,10 +33,11 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     promised = options["min_tps"] if options["min_tps"] is not None else _saved_promise(options["model"])
     question, rest = asked(ctx, {name: value for name, value in options.items() if name != "min_tps"})
     predictor, step = answer(question)
-    from moeplan.explain.sensitivity import sensitivity
+    from moeplan.explain.sensitivity import sensitivity, settled
 
     target = positive(promised, "--min-tps") if promised is not None else float(step.tps_per_user)
     elasticities = sensitivity(predictor, step.deployment, min_tps=target)
+    batch, throughput = settled(predictor, step.deployment, target)
     if rest["chart"]:
         from moeplan.charts.render import write_chart
         from moeplan.charts.tornado import tornado_chart
@@ -49,6 +50,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
         content = {
             "min_tok_s_per_user": target,
             "elasticities": elasticities,
+            "around": {"batch": batch, "tok_s_per_gpu": throughput},
             "unit": "% of tok/s per GPU for 1 % of the knob in the direction that helps",
             "prediction": prediction_content(step),
         }
@@ -57,7 +59,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
         from moeplan.report.explain_report import print_sensitivity
         from moeplan.report.tables import console
 
-        print_sensitivity(console(), step, elasticities, target)
+        print_sensitivity(console(), step, elasticities, target, around=(batch, throughput))
     return 0
 
 

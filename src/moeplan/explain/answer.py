@@ -46,6 +46,16 @@ class Result:
     unsupported: str | None  # why this GPU cannot run the model at all
     complete: bool
 
+    @property
+    def cluster(self) -> str | None:
+        """The name of the cluster, where it was asked for by name."""
+        return self.asked.get("cluster")
+
+    @property
+    def label(self) -> str:
+        """What was searched: GPU and NIC, and the cluster's name."""
+        return f"{self.gpu} with {self.nic}" + (f" ({self.cluster})" if self.cluster else "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:

@@ -54,6 +54,12 @@ def sensitivity(predictor: Predictor, chosen: Deployment, *, min_tps: float) -> 
     return sorted(result, key=lambda item: -abs(item.value))
 
 
+def settled(predictor: Predictor, chosen: Deployment, min_tps: float) -> tuple[float, float]:
+    """The batch around which the elasticities hold, as a real number, and its tokens per second per GPU."""
+    top, batch = _best_near(predictor, _settled(predictor, chosen, min_tps), min_tps)
+    return batch, top
+
+
 def _settled(predictor: Predictor, chosen: Deployment, min_tps: float) -> Deployment:
     """Follow the best batch while it lies at the edge of what is looked at: a slack promise lets it grow."""
     for _ in range(_MOVES):
@@ -67,15 +73,20 @@ def _settled(predictor: Predictor, chosen: Deployment, min_tps: float) -> Deploy
 
 
 def _best_throughput(predictor: Predictor, chosen: Deployment, min_tps: float) -> float:
-    """Look at real batches around the chosen one, then again, finer, around the best of them."""
+    return _best_near(predictor, chosen, min_tps)[0]
+
+
+def _best_near(predictor: Predictor, chosen: Deployment, min_tps: float) -> tuple[float, float]:
+    """Look at real batches around the chosen one, then again, finer, around the best of them: throughput and batch."""
     batch = float(chosen.batch)
     low, high = max(batch * (1 - _RANGE), 0.5), batch * (1 + _RANGE) + 1
-    best = 0.0
+    best, best_batch = 0.0, batch
     for _ in range(2):
         batches = np.sort(np.append(np.linspace(low, high, _POINTS), batch))  # the chosen one, whatever the rounding
         top, at = _best_of(predictor, replace(chosen, batch=batches), min_tps)
-        low, high, best = float(batches[max(at - 1, 0)]), float(batches[min(at + 1, _POINTS)]), max(best, top)
-    return best
+        low, high = float(batches[max(at - 1, 0)]), float(batches[min(at + 1, _POINTS)])
+        best, best_batch = max((best, best_batch), (top, float(batches[at])))
+    return best, best_batch
 
 
 def _best_of(predictor: Predictor, chosen: Deployment, min_tps: float) -> tuple[float, int]:

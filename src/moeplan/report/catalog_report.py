@@ -112,18 +112,18 @@ def print_nics(out: Console, nics: Sequence[Nic]) -> None:
     out.print("* assumed. Rates of one port in one direction. `moeplan nics NAME` gives the sources.")
 
 
-def print_clusters(out: Console, clusters: Sequence[ClusterFile]) -> None:
+def print_clusters(out: Console, clusters: Mapping[str, ClusterFile]) -> None:
     """All clusters in one table."""
     rows = [
         [
-            cluster.name,
+            slug,
             cluster.gpu,
             cluster.nic,
             f"{cluster.gpus_per_node}",
             f"{cluster.nics_per_node}",
             f"{cluster.nodes}" if cluster.nodes is not None else "any",
         ]
-        for cluster in clusters
+        for slug, cluster in clusters.items()
     ]
     out.print(table(("cluster", "GPU", "NIC", "GPUs/node", "NICs/node", "nodes"), rows))
     out.print("For `--cluster` of plan and predict. `moeplan clusters NAME` gives the sources.")

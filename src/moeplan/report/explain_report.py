@@ -53,10 +53,20 @@ def print_explanation(
     out.print(table(("operator", "ms/step", "hidden ms", "share", "bound by", "from"), rows, title="Longest operators"))
 
 
-def print_sensitivity(out: Console, step: Prediction, elasticities: Sequence[Elasticity], min_tps: float) -> None:
-    """The elasticities, the largest first."""
+def print_sensitivity(
+    out: Console,
+    step: Prediction,
+    elasticities: Sequence[Elasticity],
+    min_tps: float,
+    *,
+    around: tuple[float, float],
+) -> None:
+    """The elasticities, the largest first; around: the batch where they hold, and its throughput."""
     out.print(headline(step) + ".")
     out.print(f"Promised {min_tps:.2f} tok/s per user; the batch follows each change, EP size and schedule stay.")
+    out.print(
+        f"They hold around the best batch under that promise: {around[0]:.1f} per GPU, {around[1]:,.0f} tok/s/GPU."
+    )
     out.print()
     rows = [[item.knob, f"{item.value:+.3f}", item.meaning] for item in elasticities]
     out.print(table(("knob", "% tok/s/GPU per 1 %", "meaning"), rows))

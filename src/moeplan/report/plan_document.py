@@ -36,9 +36,9 @@ def plan_content(answer: Answer, model: str, context: float, min_tps: float) -> 
         assert result.found is not None
         step = result.found.prediction
         ranks = {"tok_per_usd": per_dollar(step), "tok_per_joule_tdp": per_watt(step)}
-        best.append({**plan_row(result.found), "ranking": ranks, "front": result.front})
+        best.append({**plan_row(result.found), "cluster": result.cluster, "ranking": ranks, "front": result.front})
     missed = [
-        {"gpu": result.gpu, "nic": result.nic, **shortfall_content(result.missing)}
+        {"gpu": result.gpu, "nic": result.nic, "cluster": result.cluster, **shortfall_content(result.missing)}
         for result in answer.results
         if result.missing is not None
     ]
@@ -52,7 +52,7 @@ def plan_content(answer: Answer, model: str, context: float, min_tps: float) -> 
         "alternatives_compared": answer.alternatives is not None,
         "infeasible": missed,
         "unsupported": [
-            {"gpu": result.gpu, "nic": result.nic, "reason": result.unsupported}
+            {"gpu": result.gpu, "nic": result.nic, "cluster": result.cluster, "reason": result.unsupported}
             for result in answer.results
             if result.unsupported is not None
         ],

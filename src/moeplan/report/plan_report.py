@@ -34,10 +34,10 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
     for result in answer.results:
         if result.missing is not None:
             out.print()
-            print_shortfall(out, result.gpu, result.nic, result.missing)
+            print_shortfall(out, result.label, result.missing)
         if result.unsupported is not None:
             out.print()
-            out.print(f"{result.gpu} cannot run it: {result.unsupported}")
+            out.print(f"{result.label} cannot run it: {result.unsupported}")
     if front:
         for result in answer.results:
             out.print()
@@ -50,7 +50,8 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
     partial = "" if answer.complete else " (interrupted: a part of the space)"
     out.print()
     out.print(
-        f"Winner of {tried:,} configurations{partial}{how}: {headline(winner.found.prediction)}; {why(winner.found)}."
+        f"Winner of {tried:,} configurations{partial}{how}: {headline(winner.found.prediction)}"
+        f"{f' (cluster {winner.cluster})' if winner.cluster else ''}; {why(winner.found)}."
     )
     _print_alternatives(out, answer, winner.found.prediction)
     out.print()
@@ -67,7 +68,7 @@ def _print_refusal(out: Console, result: Result) -> None:
     """Say so where SGLang cannot run what is best on a GPU that did not win; the winner's command says it itself."""
     command = launch(_step(result))
     if command["command"] is None:
-        out.print(f"SGLang cannot run the one on {result.gpu}: {'; '.join(command['reason'])}")
+        out.print(f"SGLang cannot run the one on {result.label}: {'; '.join(command['reason'])}")
 
 
 def _print_alternatives(out: Console, answer: Answer, winner: Prediction) -> None:
@@ -103,7 +104,7 @@ def _alternative_row(choice: str, step: Prediction | None, winner: Prediction) -
 _ALTERNATIVE_HEADERS = ("choice", "GPUs", "batch/GPU", "MTP", "KV", "schedule", "tok/s/GPU", "measured", "change")
 _PLAN_HEADERS = (
     "GPU",
-    "NIC",
+    "NIC or cluster",
     "GPUs",
     "batch/GPU",
     "MTP",
@@ -117,6 +118,7 @@ _PLAN_HEADERS = (
     "memory free",
     "measured",
     "binds",
+    "SGLang",
 )
 
 
@@ -126,7 +128,7 @@ def _plan_row(result: Result) -> list[str]:
     price, watt = price_per_million(step), per_watt(step)
     return [
         result.gpu,
-        result.nic,
+        result.cluster or result.nic,
         f"{int(step.deployment.ep)}",
         f"{int(step.deployment.batch)}",
         f"{int(step.deployment.drafts)}",
@@ -140,6 +142,7 @@ def _plan_row(result: Result) -> list[str]:
         gib(float(step.memory.free)),
         f"{measured_share(step):.0%}",
         result.found.binding,
+        "no" if launch(step)["command"] is None else "yes",
     ]
 
 
@@ -163,7 +166,7 @@ def _front_table(result: Result) -> Table:
         for point in shown
     ]
     headers = ("tok/s/user", "tok/s/GPU", "GPUs", "batch/GPU", "MTP", "KV", "schedule")
-    return table(headers, rows, title=f"Front of {result.gpu} with {result.nic}: {len(result.front)} deployments")
+    return table(headers, rows, title=f"Front of {result.label}: {len(result.front)} deployments")
 
 
 def why(found: Found) -> str:
@@ -193,15 +196,13 @@ def print_launch(out: Console, step: Prediction) -> None:
     out.print(command["command"], raw=True)
 
 
-def print_shortfall(out: Console, gpu: str, nic: str, missing: Shortfall) -> None:
+def print_shortfall(out: Console, label: str, missing: Shortfall) -> None:
     """Which constraint failed, by how much, and what would do."""
     in_bytes = missing.unit == "B"
     needed = gib(missing.needed) if in_bytes else f"{missing.needed:g} {missing.unit}"
     available = gib(missing.available) if in_bytes else f"{missing.available:.2f} {missing.unit}"
     by = missing.needed / missing.available - 1 if missing.available else float("inf")
-    out.print(
-        f"{gpu} with {nic}: nothing feasible. {missing.constraint}: {needed} wanted, {available} there is ({by:+.1%})."
-    )
+    out.print(f"{label}: nothing feasible. {missing.constraint}: {needed} wanted, {available} there is ({by:+.1%}).")
     if missing.remedies:
         first, *others = (remedy.change for remedy in missing.remedies)
         rest = f"; or {'; or '.join(others)}" if others else ""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from moeplan.errors import Fault, InputError, UnknownName
+from moeplan.errors import Fault, InputError, UnknownName, together
 from moeplan.specs.cluster import Cluster, Nic
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.hf_config import model_from_config
@@ -60,6 +60,11 @@ class Catalog:
     def cluster(self, name: str) -> Cluster:
         """Return the cluster of that name, its GPU and NIC loaded; raise UnknownName or InputError."""
         written = self.cluster_file(name)
+        together(
+            str(self.path("clusters", name)),
+            lambda: self.gpu(written.gpu),
+            lambda: self.nic(written.nic),
+        )
         return Cluster(
             gpu=self.gpu(written.gpu),
             nic=self.nic(written.nic),

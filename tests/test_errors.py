@@ -60,3 +60,28 @@ def test_the_family_is_the_one_drawn_in_the_docstring() -> None:
     assert issubclass(InputError, MoeplanError)
     assert issubclass(Infeasible, MoeplanError)
     assert not issubclass(Infeasible, InputError)
+
+
+def failing(*faults: Fault) -> None:
+    raise InputError("somewhere", faults)
+
+
+def test_together_names_the_faults_of_all_readings_once() -> None:
+    one, two = Fault("a", "is bad"), Fault("b", "is worse")
+    errors.together("options", lambda: None)
+    with pytest.raises(InputError) as caught:
+        errors.together("options", lambda: failing(one), lambda: None, lambda: failing(two), lambda: failing(one))
+    assert (caught.value.where, caught.value.faults) == ("options", (one, two))
+
+
+def test_together_raises_an_error_that_holds_all_faults_as_it_is() -> None:
+    one, two = Fault("a", "is bad"), Fault("b", "is worse")
+
+    def unknown() -> None:
+        raise UnknownName("gpu", "h900", ["h800"])
+
+    with pytest.raises(UnknownName):
+        errors.together("options", unknown, unknown)
+    with pytest.raises(InputError) as caught:
+        errors.together("options", lambda: failing(one), lambda: failing(one, two))
+    assert caught.value.where == "somewhere"

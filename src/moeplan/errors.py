@@ -61,17 +61,22 @@ class Infeasible(MoeplanError):
 
 
 def together(where: str, *readings: Callable[[], object]) -> None:
-    """Try readings that do not depend on each other; raise one InputError with the faults of all that fail."""
+    """Try readings that do not depend on each other; raise one InputError with the faults of all that fail.
+
+    Two may find the same fault: it is named once, and an error that holds them all is raised as it is.
+    """
     errors = []
     for read in readings:
         try:
             read()
         except InputError as error:
             errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
+    faults = tuple(dict.fromkeys(fault for error in errors for fault in error.faults))
+    for error in errors:
+        if error.faults == faults:
+            raise error
     if errors:
-        raise InputError(where, list(dict.fromkeys(fault for error in errors for fault in error.faults)))
+        raise InputError(where, faults)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -466,6 +466,12 @@ def test_a_process_exits_2_without_traceback(words: list[str]) -> None:
         ("plan deepseek-v3 --gpu h900 --nic foo --gpus 16 --context 5k --min-tps twenty", 3),
         ("plan deepseek-v3 --gpu h800 --gpus 16 --context 0 --min-tps 0", 2),
         ("plan deepseek-v3", 4),
+        (
+            "plan deepseek-v3 --cluster no,nor --gpus 16 --context 5k --min-tps 20 --kv fp3 --attention q --schedule s",
+            5,
+        ),
+        ("plan deepseek-v3 --gpu h800 --gpus 16 --context 5k --min-tps 20 --kv fp3 --set gpu.zzz=1 --set model.y=2", 3),
+        ("predict deepseek-v3 --gpu h800 --ep 8 --batch 1 --context 5k --kv fp3 --attention q --redundant -4", 3),
         ("plan deepsek-v3 --gpu h800 --gpus x --context 5k --min-tps 20 --mtp a --schedule foo", 4),
         ("predict deepseek-v3 --gpu h900 --ep 0 --batch -1 --context 5z --mtp 99", 5),
         ("predict nothing --gpu h800 --ep 8 --batch 1 --context 5k --correct a=b --acceptance 2", 3),

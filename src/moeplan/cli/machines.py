@@ -64,7 +64,9 @@ class Machines:
         """Each cluster meant, after the options that name it alone; raise UnknownName or InputError."""
         per_node = int(count(str(self.nics_per_node), "--nics-per-node")) if self.nics_per_node is not None else None
         if self.cluster is not None:
-            for name in names(self.cluster, "--cluster"):
+            clusters = names(self.cluster, "--cluster")
+            together("options", *(partial(catalog.cluster, name) for name in clusters))
+            for name in clusters:
                 yield {"cluster": name}, _edited(catalog.cluster(name), per_node, edits)
             return
         gpus, nics = names(self.gpu or "", "--gpu"), names(DEFAULT_NIC if self.nic is None else self.nic, "--nic")

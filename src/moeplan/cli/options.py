@@ -257,6 +257,15 @@ def edited_model(catalog: Catalog, name: str, texts: Sequence[str]) -> tuple[Mod
     return edited(model, "model", edits), edits
 
 
+def edits_of(texts: Sequence[str]) -> Sequence[Edit]:
+    """Edits read; raise InputError naming every one that is not of the form."""
+    if not texts:
+        return ()
+    from moeplan.specs.edits import parse_edits
+
+    return parse_edits(texts)
+
+
 def names(text: str, name: str) -> list[str]:
     """Split a comma-separated list, without repetition; raise InputError when it is empty."""
     result = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

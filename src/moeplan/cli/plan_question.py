@@ -12,6 +12,7 @@ from moeplan.cli.options import (
     acceptance,
     count,
     edited_model,
+    edits_of,
     formats,
     instance_sizes,
     names,
@@ -93,7 +94,8 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
     together(
         "options",
         lambda: edited_model(catalog, question.model, question.edits),
-        lambda: list(machines.clusters(catalog)),
+        lambda: list(machines.clusters(catalog, edits_of(question.edits))),
+        lambda: formats(catalog.model(question.model), _formats(question)),
         lambda: count(question.context, "--context"),
         lambda: positive(question.min_tps, "--min-tps"),
         lambda: whole_range(question.gpus, "--gpus", least=1, most=MOST_GPUS) if question.gpus is not None else None,
@@ -163,15 +165,18 @@ def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:
     return (0,)
 
 
-def _precisions(question: PlanQuestion, model: ModelSpec, gpu: Gpu) -> Iterator[Precision]:
-    """The formats named that this GPU can multiply in; raise Unsupported, naming every reason, when there is none."""
-    given = {
+def _formats(question: PlanQuestion) -> dict[str, str | None]:
+    return {
         "--experts": question.experts,
         "--linear": question.linear,
         "--attention": question.attention,
         "--kv": question.kv,
     }
-    formats(model, given)
+
+
+def _precisions(question: PlanQuestion, model: ModelSpec, gpu: Gpu) -> Iterator[Precision]:
+    """The formats named that this GPU can multiply in; raise Unsupported, naming every reason, when there is none."""
+    formats(model, _formats(question))
     faults: list[Fault] = []
     found = False
     for core in names(question.attention, "--attention"):

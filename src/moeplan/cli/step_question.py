@@ -18,6 +18,7 @@ from moeplan.cli.options import (
     count,
     data_option,
     edited_model,
+    edits_of,
     formats,
     step_options,
 )
@@ -112,7 +113,9 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     together(
         "options",
         lambda: edited_model(catalog, question.model, question.edits),
-        lambda: machines.one(catalog),
+        lambda: machines.one(catalog, edits_of(question.edits)),
+        lambda: formats(catalog.model(question.model), _formats(question)),
+        lambda: count(question.redundant, "--redundant", least=0) if question.redundant is not None else None,
         lambda: count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS),
         lambda: count(question.batch, "--batch"),
         lambda: count(question.ep, "--ep"),
@@ -123,15 +126,6 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     spec, edits = edited_model(catalog, question.model, question.edits)
     cluster = machines.one(catalog, edits)
     drafts = int(count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS))
-    formats(
-        spec,
-        {
-            "--experts": question.experts,
-            "--linear": question.linear,
-            "--attention": question.attention,
-            "--kv": question.kv,
-        },
-    )
     deployment = Deployment(
         batch=int(count(question.batch, "--batch")),
         ep=_ranks(question.ep, cluster),
@@ -147,6 +141,15 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     predictor = Predictor.of(spec, cluster, catalog, "article" if question.efficiency == "article" else "measured")
     step = _predict(predictor, deployment, question.schedule)
     return predictor, step
+
+
+def _formats(question: StepQuestion) -> dict[str, str | None]:
+    return {
+        "--experts": question.experts,
+        "--linear": question.linear,
+        "--attention": question.attention,
+        "--kv": question.kv,
+    }
 
 
 def _ranks(text: str, cluster: Cluster) -> int:

@@ -72,9 +72,9 @@ def together(where: str, *readings: Callable[[], object]) -> None:
         except InputError as error:
             errors.append(error)
     faults = tuple(dict.fromkeys(fault for error in errors for fault in error.faults))
-    for error in errors:
-        if error.faults == faults:
-            raise error
+    whole = next((found for found in errors if found.faults == faults), None)
+    if whole is not None:
+        raise whole
     if errors:
         raise InputError(where, faults)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from moeplan.cli.machines import Machines
 from moeplan.cli.options import (
     MOST_DRAFTS,
     MOST_GPUS,
@@ -19,6 +18,7 @@ from moeplan.cli.options import (
     positive,
     whole_range,
 )
+from moeplan.cli.question import Question
 from moeplan.errors import Fault, InputError, Unsupported, suggestion, together
 from moeplan.memory import LARGEST_BATCH
 from moeplan.predict import Predictor
@@ -33,29 +33,13 @@ MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion:
-    """The options of a plan as typed, or as read from a saved question."""
+class PlanQuestion(Question):
+    """The options of a plan."""
 
-    model: str
-    cluster: str | None = None
-    gpu: str | None
-    nic: str | None
     gpus: str | None
-    context: str
     min_tps: str
-    mtp: str
-    kv: str
-    attention: str
-    schedule: str
     max_batch: str
     rank_by: str
-    experts: str | None
-    linear: str | None
-    acceptance: str
-    nics_per_node: str | int | None
-    efficiency: str
-    edits: tuple[str, ...]
-    data: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +72,12 @@ def check_question(context: str | None, min_tps: str | None, workload: dict[str,
 def read_plan(question: PlanQuestion) -> ReadPlan:
     """Read every option before anything is searched; raise InputError naming what is wrong."""
     catalog = Catalog.standard(question.data)
-    machines = Machines(
-        cluster=question.cluster, gpu=question.gpu, nic=question.nic, nics_per_node=question.nics_per_node
-    )
+    machines = question.machines
     together(
         "options",
         lambda: edited_model(catalog, question.model, question.edits),
         lambda: list(machines.clusters(catalog, edits_of(question.edits))),
-        lambda: formats(catalog.model(question.model), _formats(question)),
+        lambda: formats(catalog.model(question.model), question.formats),
         lambda: count(question.context, "--context"),
         lambda: positive(question.min_tps, "--min-tps"),
         lambda: whole_range(question.gpus, "--gpus", least=1, most=MOST_GPUS) if question.gpus is not None else None,
@@ -113,7 +95,7 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
     searches, unsupported = [], []
     refused: Unsupported | None = None
     for asked, cluster in machines.clusters(catalog, edits):
-        predictor = Predictor.of(model, cluster, catalog, "article" if question.efficiency == "article" else "measured")
+        predictor = Predictor.of(model, cluster, catalog, question.efficiencies)
         try:
             searches.append((asked, predictor, _space(question, predictor, context)))
         except Unsupported as error:  # in a comparison, no reason to drop the other GPUs
@@ -165,18 +147,9 @@ def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:
     return (0,)
 
 
-def _formats(question: PlanQuestion) -> dict[str, str | None]:
-    return {
-        "--experts": question.experts,
-        "--linear": question.linear,
-        "--attention": question.attention,
-        "--kv": question.kv,
-    }
-
-
 def _precisions(question: PlanQuestion, model: ModelSpec, gpu: Gpu) -> Iterator[Precision]:
     """The formats named that this GPU can multiply in; raise Unsupported, naming every reason, when there is none."""
-    formats(model, _formats(question))
+    formats(model, question.formats)
     faults: list[Fault] = []
     found = False
     for core in names(question.attention, "--attention"):

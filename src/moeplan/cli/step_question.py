@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from moeplan.cli.machines import Machines, machine_options
+from moeplan.cli.machines import machine_options
 from moeplan.cli.options import (
     MOST_DRAFTS,
     acceptance,
@@ -22,6 +22,7 @@ from moeplan.cli.options import (
     formats,
     step_options,
 )
+from moeplan.cli.question import Question
 from moeplan.cli.saved import required, with_saved
 from moeplan.errors import Fault, InputError, together
 from moeplan.predict import Prediction, Predictor
@@ -33,29 +34,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepQuestion:
-    """The options of a deployment as typed, or as read from a saved question."""
+class StepQuestion(Question):
+    """The options of one deployment."""
 
-    model: str
-    cluster: str | None = None
-    gpu: str | None
-    nic: str | None
     ep: str
     batch: str
-    context: str
-    mtp: str
-    schedule: str
-    kv: str
-    attention: str
     redundant: str | None
     correct: tuple[str, ...]
-    experts: str | None
-    linear: str | None
-    acceptance: str
-    nics_per_node: str | int | None
-    efficiency: str
-    edits: tuple[str, ...]
-    data: str | None = None
 
 
 def question_options(command: Command) -> Command:
@@ -107,14 +92,12 @@ def asked(ctx: click.Context, options: dict[str, Any]) -> tuple[StepQuestion, di
 def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     """Predict the step; raise InputError naming what is wrong with the question."""
     catalog = Catalog.standard(question.data)
-    machines = Machines(
-        cluster=question.cluster, gpu=question.gpu, nic=question.nic, nics_per_node=question.nics_per_node
-    )
+    machines = question.machines
     together(
         "options",
         lambda: edited_model(catalog, question.model, question.edits),
         lambda: machines.one(catalog, edits_of(question.edits)),
-        lambda: formats(catalog.model(question.model), _formats(question)),
+        lambda: formats(catalog.model(question.model), question.formats),
         lambda: count(question.redundant, "--redundant", least=0) if question.redundant is not None else None,
         lambda: count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS),
         lambda: count(question.batch, "--batch"),
@@ -138,18 +121,9 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
         redundant=int(count(question.redundant, "--redundant", least=0)) if question.redundant is not None else None,
         corrections=corrections(question.correct),
     )
-    predictor = Predictor.of(spec, cluster, catalog, "article" if question.efficiency == "article" else "measured")
+    predictor = Predictor.of(spec, cluster, catalog, question.efficiencies)
     step = _predict(predictor, deployment, question.schedule)
     return predictor, step
-
-
-def _formats(question: StepQuestion) -> dict[str, str | None]:
-    return {
-        "--experts": question.experts,
-        "--linear": question.linear,
-        "--attention": question.attention,
-        "--kv": question.kv,
-    }
 
 
 def _ranks(text: str, cluster: Cluster) -> int:

@@ -278,3 +278,9 @@ def test_a_logarithmic_scale_holds_its_positive_values() -> None:
         assert 0 < low < min(positive)
         assert max(positive) < high
     assert log_scale([])["domain"][0] > 0
+
+
+def test_the_ring_is_where_the_winner_is() -> None:
+    ring = pareto_chart(FRONTS, subtitle="x", winner=(21.5, 1700.0))["layer"][-1]
+    assert ring["data"]["values"] == [{"tok/s per user": 21.5, "tok/s per GPU": 1700.0}]
+    assert {axis: ring["encoding"][axis]["field"] for axis in "xy"} == {"x": "tok/s per user", "y": "tok/s per GPU"}

@@ -8,8 +8,17 @@ from moeplan.charts.style import COLOURS, Spec, chart, log_scale
 from moeplan.search.pareto import FrontPoint
 
 
-def pareto_chart(fronts: Mapping[str, Sequence[FrontPoint]], *, subtitle: str, min_tps: float | None = None) -> Spec:
-    """Each front is the best throughput at every speed; the rule marks the promised speed."""
+def pareto_chart(
+    fronts: Mapping[str, Sequence[FrontPoint]],
+    *,
+    subtitle: str,
+    min_tps: float | None = None,
+    winner: tuple[float, float] | None = None,
+) -> Spec:
+    """Each front is the best throughput at every speed; the rule marks the promised speed, the ring the winner.
+
+    winner: its tok/s per user and per GPU.
+    """
     values = [
         {
             "GPU": name,
@@ -64,6 +73,17 @@ def pareto_chart(fronts: Mapping[str, Sequence[FrontPoint]], *, subtitle: str, m
                         "encoding": {"text": {"field": "label"}, "y": {"value": 4}},
                     },
                 ],
+            }
+        )
+    if winner is not None:
+        point = {"tok/s per user": winner[0], "tok/s per GPU": winner[1]}
+        layers.append(
+            {
+                "data": {"values": [point]},
+                "mark": {"type": "point", "shape": "circle", "size": 180, "color": "#000", "strokeWidth": 2.5},
+                "encoding": {
+                    axis: {"field": name, "type": "quantitative"} for axis, name in zip("xy", point, strict=True)
+                },
             }
         )
     return chart("Throughput against speed per user", subtitle, {"layer": layers})

@@ -219,10 +219,14 @@ def _draw(answer: Answer, plan: ReadPlan, path: Path) -> None:
     subtitle = (
         f"{plan.model.name}, decode at a context of {plan.context:,.0f} tokens; every point the best of its speed"
     )
-    specs = [pareto_chart(fronts, subtitle=subtitle, min_tps=plan.min_tps)]
     winner = answer.winner
-    if winner is not None and winner.found is not None:
+    if winner is None or winner.found is None:
+        specs = [pareto_chart(fronts, subtitle=subtitle, min_tps=plan.min_tps)]
+    else:
         step = winner.found.prediction
+        place = (float(step.tps_per_user), float(step.tps_per_gpu))
+        subtitle += "; ring: the winner"
+        specs = [pareto_chart(fronts, subtitle=subtitle, min_tps=plan.min_tps, winner=place)]
         specs.append(breakdown_chart(step_operators(step), subtitle=headline(step)))
     write_chart(specs, path)
 

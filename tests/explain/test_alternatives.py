@@ -144,3 +144,17 @@ def test_a_space_too_large_to_search_again_says_so(
         main(PLAN)
     assert stop.value.code == 0
     assert "is not compared in spaces above" in capsys.readouterr().out
+
+
+def test_an_interrupted_comparison_does_not_blame_the_size(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("moeplan.cli.plan.alternatives", interrupt)
+    with pytest.raises(SystemExit):
+        main(PLAN)
+    out = capsys.readouterr().out
+    assert "not compared: interrupted" in out
+    assert "in spaces above" not in out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeplan.charts.style import Spec, chart
+from moeplan.charts.style import Spec, bar_labels, chart
 from moeplan.explain.ladder import Rung
 
 
@@ -37,14 +37,7 @@ def ladder_chart(rungs: list[Rung], *, subtitle: str) -> Spec:
                     "tooltip": [{"field": "rung"}, {"field": "ms"}],
                 },
             },
-            {
-                "mark": {"type": "text", "align": "left", "dx": 4},
-                "encoding": {
-                    "y": y,
-                    "x": {"field": "to", "type": "quantitative"},
-                    "text": {"field": "ms", "type": "quantitative", "format": ".2f"},
-                },
-            },
+            bar_labels(y, end="to", shown="ms", number=".2f"),
         ],
     }
     return chart("From the limit to the prediction", subtitle, body, height={"step": 26})

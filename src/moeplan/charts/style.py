@@ -24,6 +24,18 @@ def log_scale(values: list[float]) -> Spec:
     return {"type": "log", "domain": [min(positive) / 1.25, max(positive) * 1.25], "nice": False}
 
 
+def bar_labels(y: Spec, *, end: str, shown: str, number: str) -> Spec:
+    """The figure of each horizontal bar beside its end; end, shown: fields, number: a d3 format."""
+    return {
+        "mark": {"type": "text", "align": "left", "dx": 4},
+        "encoding": {
+            "y": y,
+            "x": {"field": end, "type": "quantitative"},
+            "text": {"field": shown, "type": "quantitative", "format": number},
+        },
+    }
+
+
 def chart(title: str, subtitle: str, body: Spec, *, width: int = 640, height: int | Spec = 400) -> Spec:
     """Wrap marks and encodings: title, size, fonts."""
     return {

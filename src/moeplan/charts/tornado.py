@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeplan.charts.style import NEGATIVE, POSITIVE, Spec, chart
+from moeplan.charts.style import NEGATIVE, POSITIVE, Spec, bar_labels, chart
 from moeplan.explain.sensitivity import Elasticity
 
 
@@ -22,14 +22,7 @@ def tornado_chart(elasticities: list[Elasticity], *, subtitle: str) -> Spec:
                     "color": {"condition": {"test": "datum.percent < 0", "value": NEGATIVE}, "value": POSITIVE},
                 },
             },
-            {
-                "mark": {"type": "text", "align": "left", "dx": 4},
-                "encoding": {
-                    "y": y,
-                    "x": {"field": "percent", "type": "quantitative"},
-                    "text": {"field": "percent", "type": "quantitative", "format": "+.2f"},
-                },
-            },
+            bar_labels(y, end="percent", shown="percent", number="+.2f"),
         ],
     }
     return chart("What one more percent gives", subtitle, body, height={"step": 26})

@@ -24,11 +24,11 @@ DEFAULT_NIC = "cx7"
 
 def machine_options(*, several: bool) -> Callable[[Command], Command]:
     """The options of Machines; plan may name several of each."""
-    names = "NAME[,NAME…]" if several else "NAME"
+    shown = "NAME[,NAME…]" if several else "NAME"
     options: list[Callable[[Any], Any]] = [
-        click.option("--gpu", metavar=names, help="GPU by name; see `moeplan gpus`."),
-        click.option("--nic", metavar=names, help=f"Network card; see `moeplan nics`.  [default: {DEFAULT_NIC}]"),
-        click.option("--cluster", metavar=names, help="Cluster, instead of --gpu and --nic; see `moeplan clusters`."),
+        click.option("--gpu", metavar=shown, help="GPU by name; see `moeplan gpus`."),
+        click.option("--nic", metavar=shown, help=f"Network card; see `moeplan nics`.  [default: {DEFAULT_NIC}]"),
+        click.option("--cluster", metavar=shown, help="Cluster, instead of --gpu and --nic; see `moeplan clusters`."),
         click.option("--nics-per-node", type=click.IntRange(1, 1000), help="NICs in a node; default: one per GPU."),
     ]
 

@@ -249,11 +249,11 @@ def cluster_of(catalog: Catalog, gpu: str, nic: str, nics_per_node: int | None, 
 def edited_model(catalog: Catalog, name: str, texts: Sequence[str]) -> tuple[ModelSpec, Sequence[Edit]]:
     """The model of that name with its edits, and all edits read; raise InputError."""
     model = catalog.model(name)
-    if not texts:
-        return model, ()
-    from moeplan.specs.edits import edited, parse_edits
+    edits = edits_of(texts)
+    if not edits:
+        return model, edits
+    from moeplan.specs.edits import edited
 
-    edits = parse_edits(texts)
     return edited(model, "model", edits), edits
 
 

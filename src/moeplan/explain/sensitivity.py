@@ -11,6 +11,7 @@ from moeplan.errors import Fault, InputError
 from moeplan.kernels.library import KernelLibrary
 from moeplan.ops.machine import Machine
 from moeplan.predict import Predictor
+from moeplan.search.best import dispatchable
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Acceptance, Deployment
 from moeplan.specs.gpu import Gpu, Memory
@@ -92,6 +93,7 @@ def _best_near(predictor: Predictor, chosen: Deployment, min_tps: float) -> tupl
 def _best_of(predictor: Predictor, chosen: Deployment, min_tps: float) -> tuple[float, int]:
     step = predictor.evaluate(chosen)
     allowed = np.logical_and(step.fits, np.greater_equal(step.tps_per_user, min_tps))
+    allowed = np.logical_and(allowed, dispatchable(step))  # the search's limits, all three
     throughput = np.asarray(step.tps_per_gpu)
     if not np.any(allowed):
         return 0.0, 0

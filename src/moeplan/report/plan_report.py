@@ -74,6 +74,9 @@ def _print_refusal(out: Console, result: Result) -> None:
 def _print_alternatives(out: Console, answer: Answer, winner: Prediction) -> None:
     """What each choice of the winner is worth, so that a close or an unmeasured one is seen."""
     if answer.alternatives is None:
+        if not answer.complete:
+            out.print("What its choices are worth is not compared: interrupted.")
+            return
         out.print(f"What its choices are worth is not compared in spaces above {MOST_CONFIGURATIONS:,} configurations.")
         return
     if not answer.alternatives:

@@ -60,7 +60,7 @@ def figures_of(thing: Gpu) -> set[str]:
     figures |= {f"compute.{precision}" for precision in thing.compute}
     if thing.scale_up is not None:
         figures |= {"scale_up.bandwidth", "scale_up.domain"}
-    return figures | {name for name in ("tdp", "price") if getattr(thing, name) is not None}
+    return figures | {name for name in ("tdp", "price", "sms", "l2") if getattr(thing, name) is not None}
 
 
 PROMISED = {

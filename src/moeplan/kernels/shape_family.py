@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+from moeplan.errors import UnknownName
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.surface import Surface
 from moeplan.kernels.table import Table, read_table
@@ -131,3 +132,10 @@ _FAMILIES: Final[dict[Family, tuple[tuple[str, ...], Callable[[Row, Gpu, int], P
     "mla_decode_bf16": (("batch", "heads", "q_len", "context"), _mla),
 }
 FAMILIES: Final = tuple(_FAMILIES)
+
+
+def columns_of(family: str) -> tuple[str, ...]:
+    """The columns of a family's tables, seconds left out; raise UnknownName."""
+    if family not in FAMILIES:
+        raise UnknownName("kernel table", family, FAMILIES)
+    return _FAMILIES[family][0]

@@ -9,6 +9,7 @@ from moeplan.errors import Fault, InputError, Unsupported, suggestion
 from moeplan.specs.loading import quantity
 
 PRECISIONS = ("bf16", "fp8", "fp4", "int8")
+USUAL_SMS = 132  # of H100, H200, H800
 EDITED = "set by hand"  # why a figure is assumed that was given on the command line
 AttentionOverlap = Literal["none", "two-stage", "three-stage"]
 
@@ -37,6 +38,7 @@ class Gpu:
     compute: dense FLOP/s per precision (bf16, fp8, fp4, int8). A precision that is not there is not available, unless
     `substitutes` names the one that stands in for it (int8 for fp8 on A100). vector_rate: exp2 per second of the whole
     GPU. attention_overlap: how much of softmax hides behind the two GEMMs of attention (FlashAttention-3, section 3.2).
+    sms: streaming multiprocessors, compute units or cores, whatever runs one thread block; l2: bytes of the last cache.
     sources: where each figure was read, by key or key prefix. assumed: figures that are guesses, and why.
     """
 
@@ -49,6 +51,8 @@ class Gpu:
     attention_overlap: AttentionOverlap
     substitutes: dict[str, str] = field(default_factory=dict)
     scale_up: ScaleUp | None = None
+    sms: int | None = None
+    l2: float | None = quantity("B", default=None)
     gpus_per_node: int = 8
     tdp: float | None = quantity("W", default=None)
     price: float | None = quantity("USD/h", default=None)
@@ -95,6 +99,11 @@ class Gpu:
     def supports(self, precision: str) -> bool:
         """Say whether peak(precision) has an answer."""
         return precision in self.compute or precision in self.substitutes
+
+    @property
+    def units(self) -> int:
+        """SMs, or as many as Hopper's where the file does not say."""
+        return self.sms if self.sms is not None else USUAL_SMS
 
     @property
     def domain(self) -> int:

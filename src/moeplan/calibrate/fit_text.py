@@ -1,0 +1,33 @@
+"""A file of fits as YAML text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import yaml
+
+from moeplan.kernels.fit import FitFile
+
+WIDTH = 120
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def fit_text(file: FitFile) -> str:
+    """The file, keys without a value left out, lists of plain values on one line."""
+    content = {key: _plain(value) for key, value in asdict(file).items() if value not in ("", (), {}, None)}
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items() if item not in ("", (), {}, None)}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return int(value) if value == int(value) and abs(value) < 1e12 else float(f"{value:.4g}")
+    return value

@@ -1,0 +1,76 @@
+"""What every form is: named columns of a shape in, parts of a time out, at most ten parameters between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from moeplan.kinds import Real
+from moeplan.specs.gpu import Gpu
+from moeplan.specs.precision import Format
+
+Shape: TypeAlias = Mapping[str, Real]  # by column, scalars or arrays that broadcast together
+Parameters: TypeAlias = Mapping[str, float]  # SI base units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One physical parameter: its SI unit («s» or «»), where a fit starts, its bounds, and what it stands for."""
+
+    name: str
+    unit: str
+    start: float
+    low: float
+    high: float
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kernel:
+    """What is known of a kernel beforehand, not fitted: formats by role (weights, core, cache) and its tiles' rows."""
+
+    formats: Mapping[str, Format]
+    tiles: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parts:
+    """seconds in all, and what arithmetic and memory traffic alone would take; the rest is start, end and stalls."""
+
+    seconds: Real
+    compute: Real
+    memory: Real
+
+    @property
+    def floor(self) -> Real:
+        """What neither arithmetic nor traffic explains."""
+        return self.seconds - np.maximum(self.compute, self.memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Form:
+    """An equation of a kernel's time.
+
+    shape: the columns that it reads. whole: those among them that make one «shape» when rows are held out, the others
+    vary inside it. roles: of the formats that it reads. parts: of a chip, a kernel, a shape and parameters.
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    whole: tuple[str, ...]
+    roles: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    parts: Callable[[Gpu, Kernel, Shape, Parameters], Parts]
+
+
+def blend(power: float, *times: Real) -> Real:
+    """Times that partly overlap, (Σ tᵖ)^(1/p): the sum at p = 1, the largest as p grows."""
+    largest: Real = np.maximum.reduce(np.broadcast_arrays(*times))
+    safe = np.where(np.greater(largest, 0.0), largest, 1.0)
+    total: Real = 0.0
+    for time in times:
+        total = total + (time / safe) ** power
+    return largest * total ** (1.0 / power)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeplan.engines.rules.memory_rule import MemoryRule, memory_rule
-from moeplan.errors import Fault, InputError, suggestion
-from moeplan.kernels.library import EfficiencySet
+from moeplan.errors import Fault, InputError, Unsupported, suggestion
 from moeplan.kernels.origin import Origin, worst
+from moeplan.kernels.sources import ALL, KernelSources
 from moeplan.kinds import Real
 from moeplan.layers.layer import Layer, build_layer
 from moeplan.layers.step import Step
@@ -116,11 +116,9 @@ class Predictor:
     rule: MemoryRule
 
     @classmethod
-    def of(
-        cls, model: ModelSpec, cluster: Cluster, catalog: Catalog, efficiency: EfficiencySet = "measured"
-    ) -> Predictor:
+    def of(cls, model: ModelSpec, cluster: Cluster, catalog: Catalog, sources: KernelSources = ALL) -> Predictor:
         """Load the kernel tables and the engine's memory rule."""
-        return cls(model, Machine.of(cluster, catalog, efficiency), memory_rule(catalog, "sglang"))
+        return cls(model, Machine.of(cluster, catalog, sources), memory_rule(catalog, "sglang"))
 
     def predict(self, deployment: Deployment) -> Prediction:
         """Predict one deployment.
@@ -135,7 +133,7 @@ class Predictor:
     def evaluate(self, deployment: Deployment) -> Prediction:
         """Predict a deployment of scalars or arrays whose rules hold; see predict.
 
-        Raises Unsupported for a precision that the GPU lacks.
+        Raises Unsupported for a precision that the GPU lacks, and where sources are strict for kernels assumed.
         """
         gpu = self.machine.cluster.gpu
         check_precision(deployment.precision, gpu.supports, gpu.name)
@@ -151,6 +149,8 @@ class Predictor:
             seconds = seconds + group.seconds
         for cost in outside:
             seconds = seconds + cost.seconds
+        if self.machine.kernels.sources.strict:
+            _refuse_assumed(gpu.name, groups, outside)
         return Prediction(
             model=model,
             cluster=self.machine.cluster,
@@ -252,6 +252,15 @@ def _spread(seconds: Real, chosen: NDArray[np.bool_]) -> Real:
         np.broadcast_to(seconds, _with(shape, axis, int(chosen.sum()))), axis, 0
     )
     return result
+
+
+def _refuse_assumed(gpu: str, groups: tuple[GroupTime, ...], outside: tuple[Cost, ...]) -> None:
+    """Raise Unsupported naming every kernel that tables exist for and that rests on an assumption here."""
+    costs = [cost for group in groups for stage in group.layer.stages.values() for cost in stage.costs]
+    assumed = {cost.name: cost for cost in (*costs, *outside) if cost.measurable and cost.origin is Origin.ASSUMED}
+    if assumed:
+        fix = "measure it with `moeplan bench`, choose another GPU or format, or leave --strict out"
+        raise Unsupported(gpu, [Fault(name, f"is assumed: {cost.source}", fix) for name, cost in assumed.items()])
 
 
 def _check_corrections(prediction: Prediction) -> None:

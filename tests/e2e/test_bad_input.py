@@ -73,7 +73,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "--kv": NO_FORMAT,
     "--attention": NO_FORMAT,
     "--schedule": ("", "naiv", "two_batch", "é", LONG),
-    "--efficiency": ("", "measurd", "é"),
+    "--kernels": ("", "measurd", "é", "table,article", "silicon=x", "table=sglang"),
     "--correct": tuple(f"o_proj={factor}" for factor in ("", "x", "nan", "inf", "0", "-1", "1e7", DIGITS, LONG)),
     "--data": ("", "nowhere", "é", LONG, "/dev/null"),
     "--gpu": NO_NAME,
@@ -92,7 +92,7 @@ def test_wrong_values_of_predict(option: str, capsys: pytest.CaptureFixture[str]
 
 PLAN_WRONG = {
     **{name: WRONG[name] for name in ("--nics-per-node", "--experts", "--linear", "--kv", "--attention", "--data")},
-    **{name: WRONG[name] for name in ("--context", "--efficiency", "MODEL", "--gpu", "--nic")},
+    **{name: WRONG[name] for name in ("--context", "--kernels", "MODEL", "--gpu", "--nic")},
     "--gpus": (*NO_COUNT, "0", "16..8", "8..", "..8", "8..16..24", "16,,32", "3", "1..100001"),
     "--min-tps": (*NO_NUMBER, "-1", "0", "20 tok/s", DIGITS, "1e400"),
     "--mtp": (*NO_COUNT, "1..0", "..", "0..100000", "2-3"),
@@ -298,7 +298,7 @@ def test_each_figure_of_a_config_in_turn(key: str, tmp_path: Path, capsys: pytes
 
 Path_ = tuple[str, ...]
 TEXTS = {("name",), ("vendor",), ("architecture",)}
-OPTIONAL = {("memory", "capacity_is"), ("scale_up",), ("gpus_per_node",), ("tdp",), ("price",), ("compute", "int8")}
+OPTIONAL = {("memory", "capacity_is"), ("scale_up",), ("gpus_per_node",), ("tdp",), ("sms",), ("l2",), ("price",), ("compute", "int8")}
 MISSING = object()
 VALUES: dict[str, Any] = {
     "missing": MISSING,

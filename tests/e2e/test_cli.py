@@ -133,7 +133,7 @@ def test_catalog_figures_are_in_si_units(capsys: pytest.CaptureFixture[str]) -> 
 # --- predict ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", ["", " --mtp 1", " --schedule naive --kv fp8", " --explain", " --efficiency article"])
+@pytest.mark.parametrize("more", ["", " --mtp 1", " --schedule naive --kv fp8", " --explain", " --kernels article"])
 def test_a_prediction_is_consistent_with_itself(more: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *shlex.split(f"{PREDICT}{more} --json"))
     assert (code, err) == (0, "")

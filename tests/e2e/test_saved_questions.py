@@ -107,7 +107,7 @@ def test_a_typed_path_is_kept_as_typed(cli: Cli) -> None:
 
 
 def test_options_that_are_names_or_numbers_come_back(cli: Cli) -> None:
-    line = f"{PLAN} --nics-per-node 4 --rank-by tok/s/$ --efficiency article --acceptance 0.8 --mtp 0,1"
+    line = f"{PLAN} --nics-per-node 4 --rank-by tok/s/$ --kernels article --acceptance 0.8 --mtp 0,1"
     first = cli.json(f"{line} --save p.yaml")
     assert cli.json("plan p.yaml") == first
     assert first["question"]["rank_by"] == "tok/s/$"
@@ -241,7 +241,7 @@ BROKEN: dict[str, tuple[object, list[str]]] = {
     "true": ({"predict": question() | {"kv": True}}, ["predict.kv"]),
     "a text where a list must be": ({"predict": question() | {"edits": "gpu.tdp=1W"}}, ["predict.edits", "list"]),
     "lists in a list": ({"predict": question() | {"edits": [["gpu.tdp=1W"]]}}, ["predict.edits"]),
-    "no choice": ({"predict": question() | {"schedule": "fast", "efficiency": 7}}, ["schedule", "efficiency"]),
+    "no choice": ({"predict": question() | {"schedule": "fast", "strict": 7}}, ["schedule", "strict"]),
     "a wrong name": ({"predict": question() | {"gpu": "h80"}}, ["h80", "h800"]),
     "a wrong number": ({"predict": question() | {"batch": "-3"}}, ["--batch"]),
     "too little": ({"predict": {"model": "deepseek-v3", "gpu": "h800"}}, ["--ep", "--batch", "--context"]),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from moeplan.cli.options import cluster_of
 from moeplan.explain.ladder import Rung, ladder
-from moeplan.kernels.library import EfficiencySet
+from moeplan.kernels.sources import ALL, ARTICLE, KernelSources
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster, Nic
@@ -48,8 +48,8 @@ class Case(NamedTuple):
 
 
 @cache
-def predictor(model: str, gpu: str, nic: str, efficiency: EfficiencySet) -> Predictor:
-    return Predictor.of(CATALOG.model(model), cluster_of(CATALOG, gpu, nic, None), CATALOG, efficiency)
+def predictor(model: str, gpu: str, nic: str, sources: KernelSources) -> Predictor:
+    return Predictor.of(CATALOG.model(model), cluster_of(CATALOG, gpu, nic, None), CATALOG, sources)
 
 
 def deployment(model: ModelSpec, **changes: object) -> Deployment:
@@ -70,7 +70,7 @@ def cases(draw: st.DrawFn) -> Case:
         name,
         draw(st.sampled_from(GPUS)),
         draw(st.sampled_from(("cx7", "cx8", "e810"))),
-        draw(st.sampled_from(("measured", "article"))),
+        draw(st.sampled_from((ALL, ARTICLE))),
     )
     model = target.model
     ep = draw(st.sampled_from((1, 2, 8, 16, 72, 128, 144, 320)))

@@ -13,7 +13,7 @@ import pytest
 from moeplan.cli.options import cluster_of
 from moeplan.errors import InputError
 from moeplan.explain.sensitivity import sensitivity, with_gpu
-from moeplan.kernels.library import EfficiencySet
+from moeplan.kernels.sources import ALL, ARTICLE, KernelSources
 from moeplan.ops.machine import Machine
 from moeplan.predict import Prediction, Predictor
 from moeplan.search.best import Found, best
@@ -30,8 +30,8 @@ TIMES = ("all-to-all latency", "launch gaps and floors")
 
 
 @cache
-def predictor(model: str, gpu: str, nic: str = "cx7", efficiency: EfficiencySet = "measured") -> Predictor:
-    return Predictor.of(CATALOG.model(model), cluster_of(CATALOG, gpu, nic, None), CATALOG, efficiency)
+def predictor(model: str, gpu: str, nic: str = "cx7", sources: KernelSources = ALL) -> Predictor:
+    return Predictor.of(CATALOG.model(model), cluster_of(CATALOG, gpu, nic, None), CATALOG, sources)
 
 
 def deployment(model: ModelSpec, **changes: object) -> Deployment:
@@ -350,7 +350,7 @@ def test_a_deployment_that_does_not_fit_is_an_error() -> None:
 
 def test_steps_in_the_published_factors_are_not_taken_for_gains() -> None:
     """At 64 rows the article's factors step up: a link that carries nothing must not look like what pays."""
-    target = predictor("deepseek-v3", "b200", "cx7", "article")
+    target = predictor("deepseek-v3", "b200", "cx7", ARTICLE)
     chosen = deployment(target.model, ep=32, batch=64, drafts=2, context=5000)
     found = elasticities(target, chosen, float(target.predict(chosen).tps_per_user))
     assert 0 <= found["scale-up link"] < 0.1

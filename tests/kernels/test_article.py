@@ -10,12 +10,13 @@ import pytest
 from moeplan.kernels.article import ArticleFigures
 from moeplan.kernels.library import KernelLibrary
 from moeplan.kernels.origin import Origin
+from moeplan.kernels.sources import ARTICLE
 from moeplan.kinds import Real
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.precision import weight_format
 
 CATALOG = Catalog.standard()
-FIGURES: ArticleFigures = KernelLibrary.of(CATALOG.gpu("h800"), CATALOG, "article").article
+FIGURES: ArticleFigures = KernelLibrary.of(CATALOG.gpu("h800"), CATALOG, ARTICLE).article
 DEEP = 289 / 1979  # «at least 15 %» for deep k
 
 
@@ -113,13 +114,13 @@ def test_the_h20_factor_belongs_to_weak_arithmetic() -> None:
     """H20: 148 TFLOP/s beside 4 TB/s; H800: 989 beside 3.35."""
     bf16 = weight_format("bf16")
     for name, mfu in (("h20", 125 / 148), ("h800", 510 / 989), ("a100", 510 / 989), ("b200", 510 / 989)):
-        library = KernelLibrary.of(CATALOG.gpu(name), CATALOG, "article")
+        library = KernelLibrary.of(CATALOG.gpu(name), CATALOG, ARTICLE)
         found = library.mla(batch=32, q_len=1, context=5000, heads=128, core=bf16, cache=bf16)
         assert found.compute == pytest.approx(mfu), name
 
 
 def test_the_library_hands_out_the_articles_figures_when_asked() -> None:
-    library = KernelLibrary.of(CATALOG.gpu("h800"), CATALOG, "article")
+    library = KernelLibrary.of(CATALOG.gpu("h800"), CATALOG, ARTICLE)
     fp8 = weight_format("fp8_block")
     assert library.gemm(m=128, n=7168, k=16384, weights=fp8).compute == pytest.approx(DEEP)
     up = library.grouped_gemm(rows_per_group=300, groups=2, n=4096, k=7168, weights=fp8, down=False)

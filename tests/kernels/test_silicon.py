@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from moeplan.kernels.silicon_family import silicon_family
 
 from moeplan.cli import silicon as silicon_command
 from moeplan.errors import InputError, UnknownName
@@ -30,7 +31,6 @@ from moeplan.kernels.silicon import (
     silicon_table,
     version_key,
 )
-from moeplan.kernels.silicon_family import silicon_family
 from moeplan.kernels.silicon_flags import Flag, silicon_facts
 from moeplan.kernels.silicon_schema import SCHEMAS, Column
 from moeplan.kernels.work import gemm_work, grouped_gemm_work, ideal_gemm_time

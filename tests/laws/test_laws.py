@@ -14,8 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from moeplan.errors import Unsupported
-from moeplan.kernels.efficiency import Efficiency
-from moeplan.kernels.library import EfficiencySet
+from moeplan.kernels.sources import Efficiency
+from moeplan.kernels.sources import ALL, ARTICLE, KernelSources
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.work import Work
 from moeplan.ops.cost import Cost
@@ -39,13 +39,13 @@ class Case:
     gpu: Gpu
     model: ModelSpec
     cluster: Cluster
-    efficiency: EfficiencySet
+    sources: KernelSources
     deployment: Deployment
 
     @property
     def predictor(self) -> Predictor:
         return cached_predictor(
-            self.model.name, self.gpu.slug, self.cluster.nic.slug, self.cluster.nics_per_node, self.efficiency
+            self.model.name, self.gpu.slug, self.cluster.nic.slug, self.cluster.nics_per_node, self.sources
         )
 
     def predict(self, **changes: object) -> Prediction:
@@ -67,9 +67,9 @@ def cluster_of(gpu: str, nic: str, nics_per_node: int) -> Cluster:
 
 
 @cache
-def cached_predictor(model: str, gpu: str, nic: str, nics_per_node: int, efficiency: EfficiencySet) -> Predictor:
+def cached_predictor(model: str, gpu: str, nic: str, nics_per_node: int, sources: KernelSources) -> Predictor:
     cluster = cluster_of(gpu, nic, nics_per_node)
-    return Predictor.of(cached_model(BY_NAME[model]), cluster, CATALOG, efficiency)
+    return Predictor.of(cached_model(BY_NAME[model]), cluster, CATALOG, sources)
 
 
 @st.composite
@@ -77,7 +77,7 @@ def cases(draw: st.DrawFn) -> Case:
     model = cached_model(draw(st.sampled_from(MODELS)))
     nics_per_node = draw(st.sampled_from([1, 4, 8]))
     cluster = cluster_of(draw(st.sampled_from(GPUS)), draw(st.sampled_from(NICS)), nics_per_node)
-    efficiency: EfficiencySet = draw(st.sampled_from(["measured", "measured", "article"]))
+    sources = draw(st.sampled_from([ALL, ALL, ARTICLE]))
     schedule = draw(st.sampled_from(SCHEDULES)) if model.is_moe else "naive"
     batch = draw(st.one_of(st.integers(1, 64), st.integers(1, 4096)))
     precision = Precision.of(
@@ -104,7 +104,7 @@ def cases(draw: st.DrawFn) -> Case:
         redundant=draw(st.sampled_from([None, None, 1024])) if model.is_moe else None,
         load=draw(st.sampled_from(["sampled", "even"])),
     )
-    return Case(cluster.gpu, model, cluster, efficiency, deployment)
+    return Case(cluster.gpu, model, cluster, sources, deployment)
 
 
 def all_costs(step: Prediction) -> Iterator[Cost]:
@@ -221,7 +221,7 @@ def faster(cluster: Cluster, what: str, factor: float) -> Cluster:
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.sampled_from(FASTER), st.floats(1.0, 8.0))
 def test_a_faster_machine_is_never_slower(case: Case, what: str, factor: float) -> None:
-    assume(case.efficiency == "measured")  # the article's factor for attention depends on the ratio of two rates
+    assume(case.sources == "measured")  # the article's factor for attention depends on the ratio of two rates
     quick = Predictor.of(case.model, faster(case.cluster, what, factor), CATALOG)
     before, after = case.predict(), quick.predict(case.deployment)
     assert float(after.seconds) <= float(before.seconds) * (1 + 1e-12)
@@ -253,11 +253,11 @@ def test_time_never_falls_when_work_grows(
     bytes_: float,
     more: tuple[float, float],
 ) -> None:
-    efficiency = Efficiency(compute=compute, memory=memory, floor=floor, origin=Origin.ASSUMED, source="this test")
+    sources = Efficiency(compute=compute, memory=memory, floor=floor, origin=Origin.ASSUMED, source="this test")
 
     def seconds(flops: float, bytes_: float) -> float:
         work = Work(flops=flops, bytes_=bytes_)
-        return float(roofline("x", work, peak=peak, bandwidth=bandwidth, efficiency=efficiency).seconds)
+        return float(roofline("x", work, peak=peak, bandwidth=bandwidth, sources=sources).seconds)
 
     base = seconds(flops, bytes_)
     assert seconds(flops + more[0], bytes_) >= base
@@ -271,7 +271,7 @@ def test_time_never_falls_when_work_grows(
 @given(cases(), st.integers(1, 100_000))
 def test_a_longer_context_is_never_faster_nor_smaller(case: Case, extra: int) -> None:
     """With efficiencies that do not depend on the context: the article's, and grouped queries'."""
-    case = dataclasses.replace(case, efficiency="article")
+    case = dataclasses.replace(case, sources=ARTICLE)
     longer = min(case.deployment.context + extra, case.model.max_position or 10**6)
     short, long = case.predict(), case.predict(context=longer)
     assert float(long.seconds) >= float(short.seconds) * (1 - 1e-12)

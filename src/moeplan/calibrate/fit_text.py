@@ -1,4 +1,4 @@
-"""A file of fits as YAML text."""
+"""A fit as YAML text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import yaml
 from moeplan.kernels.fit import FitFile
 
 WIDTH = 120
+EMPTY: tuple[Any, ...] = ("", (), [], {}, None)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -19,13 +20,13 @@ class _Dumper(yaml.SafeDumper):
 
 def fit_text(file: FitFile) -> str:
     """The file, keys without a value left out, lists of plain values on one line."""
-    content = {key: _plain(value) for key, value in asdict(file).items() if value not in ("", (), {}, None)}
+    content = {key: _plain(value) for key, value in asdict(file).items() if value not in EMPTY}
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item not in ("", (), {}, None)}
+        return {key: _plain(item) for key, item in value.items() if item not in EMPTY}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float):

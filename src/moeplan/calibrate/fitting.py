@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from moeplan.calibrate.sample import Sample, errors, group_numbers
+from moeplan.kernels.rows import Rows, errors, group_numbers
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.fit import FitError
 from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters
@@ -19,21 +19,31 @@ FOLDS: Final = 4
 ROWS: Final = 4000  # of one sample, drawn at random, that a fit looks at
 SOFT: Final = 0.1  # log error from which a row counts less than its square
 SEED: Final = 1
+TRUST: Final = 0.2  # a parameter moved over its whole width costs as much as one row: what rows do not tell stays put
 
 
 def fit_parameters(
-    form: Form, kernel: Kernel, samples: Sequence[Sample], *, pinned: Parameters | None = None, rows: int = ROWS
+    form: Form,
+    kernel: Kernel,
+    samples: Sequence[Rows],
+    *,
+    pinned: Parameters | None = None,
+    start: Parameters | None = None,
+    trust: float = 0.0,
+    rows: int = ROWS,
 ) -> dict[str, float]:
     """Find the parameters that come closest to all samples, every sample weighing the same.
 
-    pinned: held at these values. Raises InputError without SciPy, or with fewer rows than free parameters.
+    pinned: held at these values. start: where to begin, else the form's own start; trust: what moving a parameter over
+    its whole width costs, as the error of one row. Raises InputError without SciPy, or with fewer rows than free
+    parameters, unless a trusted start makes up for them.
     """
     least_squares = _least_squares()
     pinned = dict(pinned or {})
     free = [parameter for parameter in form.parameters if parameter.name not in pinned]
     thin = [sample.thinned(rows, SEED) for sample in samples if len(sample)]
     total = sum(map(len, thin))
-    if total <= len(free):
+    if total <= len(free) and not trust:
         fix = f"more rows than its {len(free)} parameters"
         raise InputError("calibrate", [Fault("rows", f"{total} rows cannot fit {form.name}", fix)])
     weights = [np.full(len(sample), (total / len(thin) / len(sample)) ** 0.5) for sample in thin]
@@ -44,35 +54,33 @@ def fit_parameters(
             weight * np.log(form.parts(sample.gpu, kernel, sample.shape, given).seconds / sample.seconds)
             for sample, weight in zip(thin, weights, strict=True)
         ]
-        return np.concatenate(parts)
+        return np.concatenate([*parts, trust * (place - begin)])
 
-    start = np.array([_to_place(parameter, parameter.start) for parameter in free])
-    found = least_squares(residuals, start, bounds=(0.0, 1.0), loss="soft_l1", f_scale=SOFT, x_scale=1.0, max_nfev=200)
+    begun = dict(start or {})
+    begin = np.array([_to_place(each, begun.get(each.name, each.start)) for each in free])
+    begin = np.clip(begin, 1e-6, 1.0 - 1e-6)
+    found = least_squares(residuals, begin, bounds=(0.0, 1.0), loss="soft_l1", f_scale=SOFT, x_scale=1.0, max_nfev=200)
     return {**pinned, **_from_place(free, found.x)}
 
 
-def held_out(form: Form, kernel: Kernel, samples: Sequence[Sample], *, rows: int = ROWS) -> FitError:
+def held_out(form: Form, kernel: Kernel, samples: Sequence[Rows], *, rows: int = ROWS) -> FitError:
     """Cross-validate: whole shapes in four parts, each predicted by a fit to the other three."""
     found: list[Array] = []
     numbers = [group_numbers(sample, form.whole) for sample in samples]
     folds = [np.random.default_rng(SEED).integers(0, FOLDS, int(each.max(initial=0)) + 1)[each] for each in numbers]
     for fold in range(FOLDS):
-        seen = [sample.rows(part != fold) for sample, part in zip(samples, folds, strict=True)]
-        unseen = [sample.rows(part == fold) for sample, part in zip(samples, folds, strict=True)]
+        seen = [sample.where(part != fold) for sample, part in zip(samples, folds, strict=True)]
+        unseen = [sample.where(part == fold) for sample, part in zip(samples, folds, strict=True)]
         if not sum(map(len, unseen)):
             continue
-        given = fit_parameters(form, kernel, seen, rows=rows)
+        given = fit_parameters(form, kernel, seen, rows=rows, trust=TRUST)
         found += [errors(form, kernel, sample, given) for sample in unseen]
-    return error_of(np.concatenate(found))
+    return error_of(found)
 
 
-def transferred(form: Form, kernel: Kernel, samples: Sequence[Sample], to: Sample, *, rows: int = ROWS) -> FitError:
-    """Fit to some chips, predict another one's rows from its peaks."""
-    return error_of(errors(form, kernel, to, fit_parameters(form, kernel, samples, rows=rows)))
-
-
-def error_of(values: Array) -> FitError:
-    """Median and p90 of the sizes, and the median itself."""
+def error_of(found: Sequence[Array]) -> FitError:
+    """Median and p90 of the sizes of all, and the median itself."""
+    values = np.concatenate(found)
     sizes = np.abs(values)
     return FitError(
         rows=int(values.size),

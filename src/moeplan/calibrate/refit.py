@@ -1,64 +1,96 @@
-"""Fit a kernel's file anew: every GPU's own parameters, those of each architecture together, and each GPU left out."""
+"""Cook a recipe: every GPU's own parameters, those of each generation together, and each GPU left out in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from moeplan import units
-from moeplan.calibrate.fitting import fit_parameters, held_out, transferred
-from moeplan.calibrate.sample import Sample
-from moeplan.calibrate.samples import sample_of
-from moeplan.kernels.fit import FitFile, ParameterSet, Transfer
+from moeplan.calibrate.fitting import TRUST, error_of, fit_parameters, held_out
+from moeplan.kernels.choice import generation
+from moeplan.kernels.fit import Carried, FitError, FitFile
 from moeplan.kernels.forms.catalog import form_named
-from moeplan.kernels.forms.form import Form
+from moeplan.kernels.forms.form import Form, Parameters
+from moeplan.kernels.recipe import Recipe
+from moeplan.kernels.rows import Rows, errors, rows_of
 from moeplan.specs.catalog import Catalog
 
 Progress = Callable[[str], None]
+FACTS = ("head_dim", "group")  # by which engines choose a kernel
 
 
-def refit(file: FitFile, catalog: Catalog, *, root: Path | None = None, progress: Progress = lambda _: None) -> FitFile:
-    """Return the file with new parameters, errors and transfers; its samples and formats stay."""
-    form, kernel = form_named(file.form), file.kernel
-    samples: dict[str, list[Sample]] = {}
-    for source in file.samples:
-        samples.setdefault(source.gpu, []).append(sample_of(source, catalog, root=root))
-    fits, transfers = [], []
-    for gpu, own in samples.items():
-        progress(f"{file.title}: {gpu}")
-        fits.append(_set(form, (gpu,), own, file))
-    for gpus in _generations(samples):
+def refit(
+    recipe: Recipe, catalog: Catalog, *, root: Path | None = None, progress: Progress = lambda _: None
+) -> Iterator[tuple[str, FitFile]]:
+    """Yield the folder and the fit of every GPU, then of every generation of which several were measured.
+
+    Raises InputError where the rows cannot be read.
+    """
+    form, kernel = form_named(recipe.form), recipe.kernel
+    rows: dict[str, list[Rows]] = {}
+    for source in recipe.samples:
+        rows.setdefault(source.gpu, []).append(rows_of(source, catalog, root=root))
+    left_out: dict[tuple[str, ...], list[FitError]] = {}
+    for gpu, own in rows.items():
+        progress(f"{recipe.title}: {gpu}")
+        found = fit_parameters(form, kernel, own, trust=TRUST)
+        carried = []
+        for gpus in _generations({name: each for name, each in rows.items() if name != gpu}):
+            given = fit_parameters(form, kernel, [each for name in gpus for each in rows[name]], trust=TRUST)
+            error = error_of([errors(form, kernel, each, given) for each in own])
+            carried.append(Carried(of=gpus, error=error))
+            left_out.setdefault(tuple(sorted((*gpus, gpu))), []).append(error)
+        yield gpu, fit_file(recipe, form, (gpu,), own, found, held_out(form, kernel, own), carried)
+    for gpus in _generations(rows):
         if len(gpus) > 1:
-            progress(f"{file.title}: {' + '.join(gpus)}")
-            fits.append(_set(form, gpus, [sample for gpu in gpus for sample in samples[gpu]], file))
-    for gpu in samples:
-        for gpus in _generations({name: own for name, own in samples.items() if name != gpu}):
-            progress(f"{file.title}: {' + '.join(gpus)} to {gpu}")
-            given = [sample for name in gpus for sample in samples[name]]
-            for sample in samples[gpu]:
-                transfers.append(Transfer(to=gpu, of=gpus, error=transferred(form, kernel, given, sample)))
-    return replace(file, fits=tuple(fits), transfers=tuple(transfers))
+            progress(f"{recipe.title}: {' + '.join(gpus)}")
+            every = [each for gpu in gpus for each in rows[gpu]]
+            found = fit_parameters(form, kernel, every, trust=TRUST)
+            worst = max(left_out[tuple(sorted(gpus))], key=lambda error: error.median)
+            yield generation(every[0].gpu.architecture), fit_file(recipe, form, gpus, every, found, worst, ())
 
 
-def _generations(samples: dict[str, list[Sample]]) -> list[tuple[str, ...]]:
-    by_architecture: dict[str, list[str]] = {}
-    for gpu, own in samples.items():
-        by_architecture.setdefault(own[0].gpu.architecture, []).append(gpu)
-    return [tuple(gpus) for gpus in by_architecture.values()]
-
-
-def _set(form: Form, gpus: tuple[str, ...], samples: Sequence[Sample], file: FitFile) -> ParameterSet:
-    found = fit_parameters(form, file.kernel, samples)
+def fit_file(
+    recipe: Recipe,
+    form: Form,
+    gpus: tuple[str, ...],
+    rows: Sequence[Rows],
+    found: Parameters,
+    error: FitError,
+    carried: Sequence[Carried],
+) -> FitFile:
+    """A fit as it is written down, with the range of the rows that it comes from."""
     written = {
-        parameter.name: units.si(found[parameter.name], parameter.unit) if parameter.unit else f"{found[parameter.name]:.4g}"
+        parameter.name: units.si(found[parameter.name], parameter.unit)
+        if parameter.unit
+        else f"{found[parameter.name]:.4g}"
         for parameter in form.parameters
     }
     ranges = {
-        name: (
-            min(float(sample.shape[name].min()) for sample in samples),
-            max(float(sample.shape[name].max()) for sample in samples),
-        )
+        name: (min(float(each.shape[name].min()) for each in rows), max(float(each.shape[name].max()) for each in rows))
         for name in form.shape
+        if all(name in each.shape for each in rows)
     }
-    return ParameterSet(gpus=gpus, parameters=written, error=held_out(form, file.kernel, samples), range=ranges)
+    own = tuple(source for source in recipe.samples if source.gpu in gpus)
+    limits = {name: pair for name, pair in own[0].limits.items() if name in FACTS} if own else {}
+    return FitFile(
+        title=recipe.title,
+        form=recipe.form,
+        formats=recipe.formats,
+        tiles=recipe.tiles,
+        source=recipe.source,
+        gpus=gpus,
+        parameters=written,
+        error=error,
+        range=ranges,
+        limits=limits,
+        samples=own if len(gpus) == 1 else (),
+        carried=tuple(carried),
+    )
+
+
+def _generations(rows: dict[str, list[Rows]]) -> list[tuple[str, ...]]:
+    by_architecture: dict[str, list[str]] = {}
+    for gpu, own in rows.items():
+        by_architecture.setdefault(own[0].gpu.architecture, []).append(gpu)
+    return [tuple(gpus) for gpus in by_architecture.values()]

@@ -33,6 +33,7 @@ _COMMANDS = {
     "reproduce": "Reproduce the tables and claims of published articles.",
     "validate": "Compare predictions with published measurements.",
     "bench": "Measure kernels on a CUDA machine into tables for --data.",
+    "calibrate": "Fit kernel parameters to measured tables, with the error on rows left out.",
 }
 
 

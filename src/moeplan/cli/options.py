@@ -83,11 +83,15 @@ def step_options(command: Command) -> Command:
             ),
             set_option,
             click.option(
-                "--efficiency",
-                type=click.Choice(["measured", "article"]),
-                default="measured",
+                "--kernels",
+                default="table,silicon,fitted,assumed",
                 show_default=True,
-                help="Measured kernel tables, or the MFU figures that the throughput article publishes.",
+                metavar="SOURCE[,SOURCE…]",
+                help="Who may answer for a kernel's time, asked in this order: table (yours, then the packaged ones), "
+                "silicon[=ENGINE] (aiconfigurator-core), fitted, assumed; or article (the throughput article's MFU).",
+            ),
+            click.option(
+                "--strict", is_flag=True, help="Refuse an answer in which a GEMM, attention or all-to-all is assumed."
             ),
         ]
     ):

@@ -203,7 +203,8 @@ def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) 
         "linear": question.linear,
         "acceptance": question.acceptance,
         "nics_per_node": question.nics_per_node,
-        "efficiency": question.efficiency,
+        "kernels": question.kernels,
+        "strict": question.strict,
         "edits": question.edits,
     }
 

@@ -84,6 +84,7 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         lambda: whole_range(question.mtp, "--mtp", least=0, most=MOST_DRAFTS),
         lambda: count(question.max_batch, "--max-batch", most=LARGEST_BATCH),
         lambda: acceptance(question.acceptance, 1),
+        lambda: question.sources,
         lambda: _named_schedules(question.schedule),
     )
     model, edits = edited_model(catalog, question.model, question.edits)
@@ -95,7 +96,7 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
     searches, unsupported = [], []
     refused: Unsupported | None = None
     for asked, cluster in machines.clusters(catalog, edits):
-        predictor = Predictor.of(model, cluster, catalog, question.efficiencies)
+        predictor = Predictor.of(model, cluster, catalog, question.sources)
         try:
             searches.append((asked, predictor, _space(question, predictor, context)))
         except Unsupported as error:  # in a comparison, no reason to drop the other GPUs

@@ -32,3 +32,9 @@ class SearchProgress:
         """Clear the line."""
         if self._shown and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def note(text: str) -> None:
+    """One line of progress on standard error, written over by the next where there is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

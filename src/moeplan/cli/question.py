@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moeplan.cli.machines import Machines
-from moeplan.kernels.library import EfficiencySet
+from moeplan.kernels.sources import KernelSources, read_sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,8 @@ class Question:
     experts: str | None
     linear: str | None
     acceptance: str
-    efficiency: str
+    kernels: str
+    strict: bool = False
     edits: tuple[str, ...]
     data: str | None = None
 
@@ -40,6 +41,6 @@ class Question:
         return {"--experts": self.experts, "--linear": self.linear, "--attention": self.attention, "--kv": self.kv}
 
     @property
-    def efficiencies(self) -> EfficiencySet:
-        """Whose efficiencies."""
-        return "article" if self.efficiency == "article" else "measured"
+    def sources(self) -> KernelSources:
+        """Which sources may answer for a kernel; raise InputError."""
+        return read_sources(self.kernels, strict=self.strict)

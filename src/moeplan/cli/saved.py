@@ -83,7 +83,7 @@ def kept(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in options.items()
-        if name not in _NOT_KEPT and value is not None and value != ()
+        if name not in _NOT_KEPT and value not in (None, (), False)
     }
 
 
@@ -105,8 +105,16 @@ def _added(saved: tuple[str, ...], typed: tuple[str, ...]) -> tuple[str, ...]:
 def _as_typed(ctx: click.Context, parameter: click.Parameter, value: Any, where: str, faults: list[Fault]) -> Any:
     """What the command line would have passed for the value, checked in the same way."""
     items = value if isinstance(value, list) and parameter.multiple else [value]
-    if any(isinstance(item, bool | list | dict) for item in items) or (parameter.multiple and items is not value):
+    flag = isinstance(parameter, click.Option) and parameter.is_flag
+    if flag and isinstance(value, bool):
+        return value
+    if (
+        flag
+        or any(isinstance(item, bool | list | dict) for item in items)
+        or (parameter.multiple and items is not value)
+    ):
         fix = "write a list of texts" if parameter.multiple else "write it as on the command line"
+        fix = "write true or false" if flag else fix
         faults.append(Fault(where, f"holds {short(value)}", fix))
         return None
     texts = [short(item) if isinstance(item, int) and abs(item) > HUGE else str(item) for item in items]

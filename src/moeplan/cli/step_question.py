@@ -104,6 +104,7 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
         lambda: count(question.ep, "--ep"),
         lambda: count(question.context, "--context"),
         lambda: acceptance(question.acceptance, 1),
+        lambda: question.sources,
         lambda: corrections(question.correct),
     )
     spec, edits = edited_model(catalog, question.model, question.edits)
@@ -121,7 +122,7 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
         redundant=int(count(question.redundant, "--redundant", least=0)) if question.redundant is not None else None,
         corrections=corrections(question.correct),
     )
-    predictor = Predictor.of(spec, cluster, catalog, question.efficiencies)
+    predictor = Predictor.of(spec, cluster, catalog, question.sources)
     step = _predict(predictor, deployment, question.schedule)
     return predictor, step
 

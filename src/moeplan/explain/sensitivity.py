@@ -171,11 +171,10 @@ def _launches(before: Change) -> Change:
         figures,
         launch_gap=figures.launch_gap * less,
         elementwise_floor=figures.elementwise_floor * less,
-        gemm_floor=figures.gemm_floor * less,
         gqa_floor=figures.gqa_floor * less,
         step_overhead=figures.step_overhead * less,
     )
-    kernels = replace(predictor.machine.kernels, general=general)
+    kernels = replace(predictor.machine.kernels, general=general, floors=predictor.machine.kernels.floors * less)
     return _with_cluster(predictor, predictor.machine.cluster, kernels), chosen, min_tps
 
 

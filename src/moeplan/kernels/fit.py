@@ -1,4 +1,4 @@
-"""A fit: a form with the parameters that were found for some chips, where it holds and how far it is off."""
+"""A fit: a form with the parameters that were found for one chip, or for one generation; where it holds, how far off."""
 
 from __future__ import annotations
 
@@ -10,36 +10,11 @@ from moeplan import units
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.forms.catalog import form_named
 from moeplan.kernels.forms.form import Form, Kernel, Parameters, Parts, Shape
+from moeplan.kernels.recipe import RowSource
+from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import Gpu
-from moeplan.specs.loading import build, read_mapping
+from moeplan.specs.loading import build, read_mapping, signed_number
 from moeplan.specs.precision import weight_format
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleSource:
-    """Where rows of one GPU come from: a silicon table (system, family, engine, version, kernels, where) or a file."""
-
-    gpu: str
-    table: str = ""
-    system: str = ""
-    family: str = ""
-    engine: str = ""
-    version: str = ""
-    kernels: tuple[str, ...] = ()
-    where: dict[str, str] = field(default_factory=dict)
-    limits: dict[str, tuple[float, ...]] = field(default_factory=dict)  # smallest and largest of a shape's column
-
-    def __post_init__(self) -> None:
-        faults = []
-        if bool(self.table) == bool(self.family):
-            faults.append(Fault("table", "is given with or without a family", "name a table, or a silicon family"))
-        faults += [
-            Fault(f"limits.{name}", "needs two values", "smallest and largest")
-            for name, pair in self.limits.items()
-            if len(pair) != 2
-        ]
-        if faults:
-            raise InputError(self.gpu, faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,42 +24,38 @@ class FitError:
     rows: int
     median: float
     p90: float
-    bias: float
+    bias: float = signed_number()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterSet:
-    """Parameters found for some GPUs together, as text with units; range: of every column, what was measured."""
+class Carried:
+    """How far the parameters of other chips, `of` them fitted together, are off on this file's."""
 
-    gpus: tuple[str, ...]
-    parameters: dict[str, str]
-    error: FitError
-    range: dict[str, tuple[float, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """How far parameters of some GPUs are off on one that they had not seen, with its own peaks."""
-
-    to: str
     of: tuple[str, ...]
     error: FitError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitFile:
-    """One kernel's fits, as data/kernels/fits/<form>/<formats>.<kernel>.yaml holds them."""
+    """What data/kernels/fits/<gpu or generation>/<form>.<formats>.<kernel>.yaml holds.
+
+    parameters: as text with units. error: on whole shapes left out, of a generation's on whole chips left out. range: of
+    every column, what was measured. limits: of the model's figures by which an engine chooses this kernel. samples: where
+    the rows of a single chip are, which correct the fit where they can be read.
+    """
 
     title: str
     form: str
     formats: dict[str, str]
     source: str
+    gpus: tuple[str, ...]
+    parameters: dict[str, str]
+    error: FitError
     tiles: tuple[int, ...] = ()
-    note: str = ""
-    command: str = ""
-    samples: tuple[SampleSource, ...] = ()
-    fits: tuple[ParameterSet, ...] = ()
-    transfers: tuple[Transfer, ...] = ()
+    range: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    limits: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    samples: tuple[RowSource, ...] = ()
+    carried: tuple[Carried, ...] = ()
 
     @property
     def kernel(self) -> Kernel:
@@ -94,7 +65,7 @@ class FitFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fit:
-    """A form with numbers, ready to answer for a chip; own: whether it was fitted to that chip's rows."""
+    """A form with numbers, ready to answer for a chip."""
 
     title: str
     form: Form
@@ -102,8 +73,7 @@ class Fit:
     parameters: Parameters
     error: FitError
     gpus: tuple[str, ...]
-    own: bool
-    range: dict[str, tuple[float, ...]]
+    samples: tuple[RowSource, ...] = ()
 
     def parts(self, gpu: Gpu, shape: Shape) -> Parts:
         """Seconds on that chip."""
@@ -111,44 +81,56 @@ class Fit:
 
 
 def read_fit(path: Path) -> FitFile:
-    """Read a file of fits; raise InputError."""
+    """Read a file of a fit; raise InputError."""
     return _read(path, path.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _read(path: Path, _changed: int) -> FitFile:
     found = build(FitFile, read_mapping(path), str(path))
     form = form_named(found.form)
     wanted = {parameter.name for parameter in form.parameters}
     faults = [
-        Fault(f"fits.{number}.parameters", f"{name} is {'missing' if name in wanted else 'unknown'}")
-        for number, given in enumerate(found.fits)
-        for name in sorted(wanted ^ given.parameters.keys())
+        Fault("parameters", f"{name} is {'missing' if name in wanted else 'unknown'}", f"wanted {', '.join(wanted)}")
+        for name in sorted(wanted ^ found.parameters.keys())
     ]
     if set(form.roles) != found.formats.keys():
         faults.append(Fault("formats", f"holds {', '.join(found.formats)}", f"the form reads {', '.join(form.roles)}"))
+    faults += [
+        Fault(f"limits.{name}", "needs two values", "smallest and largest")
+        for name, pair in found.limits.items()
+        if len(pair) != 2
+    ]
     if faults:
         raise InputError(str(path), faults)
     return found
 
 
-def fit_of(file: FitFile, given: ParameterSet, gpu: str) -> Fit:
-    """One set of parameters as a fit for a GPU, its error the transfer's where one was measured."""
-    form = form_named(file.form)
-    error = given.error
-    for transfer in file.transfers:
-        if gpu not in given.gpus and transfer.to == gpu and set(transfer.of) == set(given.gpus):
-            error = transfer.error
-    by_name = {parameter.name: parameter for parameter in form.parameters}
+def fit_of(file: FitFile) -> Fit:
+    """The fit that a file holds; raise InputError for a quantity that cannot be read."""
+    form, parameters, faults = form_named(file.form), {}, []
+    for parameter in form.parameters:
+        try:
+            parameters[parameter.name] = units.parse(file.parameters[parameter.name], parameter.unit or "1")
+        except units.UnitError as error:
+            faults.append(Fault(f"parameters.{parameter.name}", str(error)))
+    if faults:
+        raise InputError(file.title, faults)
     return Fit(
         title=file.title,
         form=form,
         kernel=file.kernel,
-        parameters={
-            name: units.parse(text, by_name[name].unit or "1") for name, text in given.parameters.items()
-        },
-        error=error,
-        gpus=given.gpus,
-        own=gpu in given.gpus,
-        range=given.range,
+        parameters=parameters,
+        error=file.error,
+        gpus=file.gpus,
+        samples=file.samples,
     )
+
+
+def fits_of(catalog: Catalog, recipe: str) -> dict[str, FitFile]:
+    """Every fit of a recipe, by the chip or generation that it is for; the user's before the packaged ones."""
+    found: dict[str, FitFile] = {}
+    for root in catalog.roots:
+        for path in sorted(root.glob(f"kernels/fits/*/{recipe}.yaml")):
+            found.setdefault(path.parent.name, read_fit(path))
+    return found

@@ -14,7 +14,6 @@ class GeneralFigures:
     elementwise_floor: float = quantity("s")
     elementwise_share: float
     elementwise_source: str
-    gemm_floor: float = quantity("s")
     launch_gap: float = quantity("s")
     launch_gap_source: str
     gqa_floor: float = quantity("s")

@@ -1,18 +1,28 @@
-"""The efficiencies of one GPU's kernels: its measured tables, those of the GPU that stands in, published figures."""
+"""How efficient the kernels of one GPU are: measured tables, fits, published figures; each with its origin."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from moeplan.errors import Fault, InputError
+from moeplan.kernels.choice import Chosen, chosen_fit
+from moeplan.kernels.correction import AXES, NEAR, Correction
 from moeplan.kernels.efficiency import Efficiency
-from moeplan.kernels.general import GeneralFigures, StandIn
+from moeplan.kernels.fit import Fit, FitError
+from moeplan.kernels.forms.form import Parts, Shape
+from moeplan.kernels.general import GeneralFigures
+from moeplan.kernels.measured import kinds_of, measured_table
 from moeplan.kernels.origin import Origin, worst
-from moeplan.kernels.shape_family import MLA_SHAPE, Family, ShapeFamily, shape_family
+from moeplan.kernels.recipe import RowSource
+from moeplan.kernels.rows import rows_of
+from moeplan.kernels.silicon import silicon_found
+from moeplan.kernels.sources import ALL, KernelSources
+from moeplan.kernels.work import AttentionWork, Work, attention_work, gemm_work, grouped_gemm_work, overlapped
 from moeplan.kinds import Real
 from moeplan.routing.padding import expected_padded_rows, padded_rows
 from moeplan.specs.catalog import Catalog
@@ -23,82 +33,146 @@ from moeplan.specs.precision import Format
 if TYPE_CHECKING:
     from moeplan.kernels.article import ArticleFigures
 
-EfficiencySet = Literal["measured", "article"]
-ARTICLE = "article"
 NO_KERNEL = ("price", "tdp", "memory.capacity")  # figures of a GPU that no kernel's time depends on
-NEAR = math.log(4.0)  # a shape counts as near a measured one when n and k differ by less than 4x in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timed:
+    """A kernel's time: parts as the fit has them, all divided by `speed`, which measured rows say; and how sure it is.
+
+    tile: rows of the smallest tile.
+    """
+
+    parts: Parts
+    speed: Real
+    origin: Origin
+    source: str
+    error: FitError | None
+    tile: int
+
+    @property
+    def seconds(self) -> Real:
+        """The time."""
+        return self.parts.seconds / self.speed
 
 
 @dataclass(frozen=True, eq=False)
 class KernelLibrary:
     """Answers how efficient a kernel of a given shape is on one GPU.
 
-    A family's table is the GPU's own where it has one, else that of the GPU that stands in for it.
+    A fit says how long the kernel takes; a table of the same GPU, where there is one, corrects it to what was measured.
+    floors: what kernels take beside arithmetic and traffic is multiplied by it, for asking what less would be worth.
+    cold: every layer reads its own weights and cache from memory, as in a model; else they may stay in the last cache,
+    as where one kernel is measured over and over.
     """
 
     gpu: Gpu
     catalog: Catalog
     general: GeneralFigures
-    efficiency: EfficiencySet = "measured"
+    sources: KernelSources = ALL
+    floors: float = 1.0
+    cold: bool = True
 
     @classmethod
-    def of(cls, gpu: Gpu, catalog: Catalog, efficiency: EfficiencySet = "measured") -> KernelLibrary:
-        """The library of a GPU; «article» reads no table, but the published figures alone."""
-        return cls(gpu, catalog, _general(catalog), efficiency)
+    def of(cls, gpu: Gpu, catalog: Catalog, sources: KernelSources = ALL) -> KernelLibrary:
+        """The library of a GPU."""
+        return cls(gpu, catalog, _general(catalog), sources)
 
     @property
     def article(self) -> ArticleFigures:
-        """The published figures, also for a family that has no table."""
+        """The published figures."""
         return article_figures(self.catalog)
 
     def gemm(self, *, m: Real, n: int, k: int, weights: Format, copies: int = 1) -> Efficiency:
         """Efficiency of a dense or batched GEMM; m may be an array."""
-        family = self._family("gemm_fp8" if copies == 1 else "gemm_batched_bf16")
-        if family is None:
+        work = gemm_work(m=m, n=n, k=k, weights=weights, copies=copies)
+        shape: dict[str, Real] = {"m": m, "n": float(n), "k": float(k)}
+        form = "gemm"
+        if copies > 1:
+            form, shape = "batched_gemm", {**shape, "copies": float(copies)}
+        found = self._found(form, {"weights": weights.name}, shape, work, weights.computes_in)
+        if found is None:
             return self.article.gemm(m=m, n=n, k=k)
-        surface, distance, shape = family.nearest(n, k)
-        found = surface.at(float(copies), m)
-        measured_in = "fp8" if copies == 1 else "bf16"
-        answer = self._answer(found, family, shape, distance, same_kernel=weights.computes_in == measured_in)
-        return replace(answer, padding=padded_rows(m, family.tile_rows) / m) if family.tile_rows > 1 else answer
+        return found
 
     def grouped_gemm(
-        self, *, rows_per_group: Real, groups: Real, n: int, k: int, weights: Format, down: bool, exact: bool = False
+        self,
+        *,
+        rows_per_group: Real,
+        groups: Real,
+        n: int,
+        k: int,
+        weights: Format,
+        down: bool,
+        idle: Real = 0.0,
+        exact: bool = False,
     ) -> Efficiency:
-        """Efficiency of a grouped GEMM over `groups` groups, the active ones of `rows_per_group` rows each.
+        """Efficiency of a grouped GEMM over `groups` groups of `rows_per_group` rows each, and `idle` ones of none.
 
         exact: every group has just so many rows, as in a benchmark; else they scatter around them, as routing makes it.
         """
-        family = self._family("grouped_gemm_fp8")
-        if family is None:
+        m, active = np.maximum(rows_per_group, 1.0), np.maximum(groups, 1.0)
+        work = grouped_gemm_work(rows=rows_per_group * groups, groups=groups, n=n, k=k, weights=weights)
+        shape: dict[str, Real] = {"groups": active, "m": m, "n": float(n), "k": float(k), "idle": idle}
+        if not exact:
+            shape["scattered"] = 1.0
+        found = self._found(
+            "grouped_gemm", {"weights": weights.name}, shape, work, weights.computes_in, other_product=down
+        )
+        if found is None:
             return self.article.grouped_gemm(rows=rows_per_group, down=down)
-        surface, distance, shape = family.nearest(n, k)
-        found = surface.at(np.maximum(groups, 1.0), np.maximum(rows_per_group, 1.0))
-        answer = self._answer(found, family, shape, distance, same_kernel=weights.computes_in == "fp8")
-        if family.tile_rows == 1:
-            return answer
-        padded = (padded_rows if exact else expected_padded_rows)(rows_per_group, family.tile_rows)
-        return replace(answer, padding=padded / rows_per_group)
+        return found
 
     def mla(self, *, batch: Real, q_len: Real, context: Real, heads: int, core: Format, cache: Format) -> Efficiency:
-        """Efficiency of absorbed MLA decode: over heads·q_len and the cached tokens of the whole batch."""
-        family = self._family("mla_decode_bf16")
-        if family is None:
-            return self.article.mla(heads_times_q=heads * q_len, h20=self.gpu.slug in ("h20", "h20-141"))
-        surface, distance, shape = family.nearest(*MLA_SHAPE)
-        found = surface.along_time(heads * q_len, batch * context)
-        return self._answer(found, family, shape, distance, same_kernel=core.name == cache.name == "bf16")
+        """Efficiency of absorbed MLA decode."""
+        from moeplan.kernels.ideal import MLA_KEY, MLA_VALUE
 
-    def gqa(self) -> Efficiency:
-        """Efficiency of grouped-query decode attention."""
-        figures = self.general
-        return Efficiency(
-            compute=figures.gqa_compute_share,
-            memory=figures.gqa_memory_share,
-            floor=figures.gqa_floor,
-            origin=Origin.ASSUMED,
-            source=figures.gqa_source,
+        work = attention_work(
+            batch=batch,
+            q_len=q_len,
+            context=context,
+            heads=heads,
+            qk_dim=MLA_KEY,
+            v_dim=MLA_VALUE,
+            cache_elements=MLA_KEY,
+            cache=cache,
         )
+        shape = {"batch": batch, "heads": float(heads), "q_len": q_len, "context": context}
+        formats = {"core": core.name, "cache": cache.name}
+        found = self._found("mla_decode", formats, shape, work, core.computes_in)
+        if found is None:
+            return self.article.mla(heads_times_q=heads * q_len, h20=self.gpu.slug in ("h20", "h20-141"))
+        return found
+
+    def gqa(
+        self,
+        *,
+        batch: Real,
+        q_len: Real,
+        context: Real,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        core: Format,
+        cache: Format,
+    ) -> Efficiency:
+        """Efficiency of grouped-query decode attention."""
+        work = attention_work(
+            batch=batch,
+            q_len=q_len,
+            context=context,
+            heads=heads,
+            qk_dim=head_dim,
+            v_dim=head_dim,
+            cache_elements=2 * kv_heads * head_dim,
+            cache=cache,
+        )
+        shape = {"batch": batch, "q_len": q_len, "context": context}
+        shape |= {"heads": float(heads), "kv_heads": float(kv_heads), "head_dim": float(head_dim)}
+        formats = {"core": core.name, "cache": cache.name}
+        facts = {"head_dim": float(head_dim), "group": heads / kv_heads}
+        found = self._found("gqa_decode", formats, shape, work, core.computes_in, facts=facts)
+        return self._assumed_gqa() if found is None else found
 
     def elementwise(self) -> Efficiency:
         """Efficiency of small memory-bound kernels."""
@@ -111,56 +185,162 @@ class KernelLibrary:
             source=figures.elementwise_source,
         )
 
-    def _family(self, family: Family) -> ShapeFamily | None:
-        if self.efficiency == ARTICLE:
-            return None
-        own = shape_family(self.catalog, self.gpu.slug, family) if self.gpu.slug else None
-        if own is not None:
-            return own
-        table_of, _ = _stand_in(self.gpu, self.catalog)
-        return shape_family(self.catalog, table_of, family)
+    def _assumed_gqa(self) -> Efficiency:
+        figures = self.general
+        return Efficiency(
+            compute=figures.gqa_compute_share,
+            memory=figures.gqa_memory_share,
+            floor=figures.gqa_floor,
+            origin=Origin.ASSUMED,
+            source=figures.gqa_source,
+        )
 
-    def _answer(
+    def timed(
         self,
-        found: tuple[Real, Origin],
-        family: ShapeFamily,
-        shape: tuple[int, int],
-        distance: float,
+        form: str,
+        formats: Mapping[str, str],
+        shape: Shape,
         *,
-        same_kernel: bool,
-    ) -> Efficiency:
-        value, origin = found
-        origin = worst(origin, family.best_origin)
-        answer = Efficiency(compute=value, memory=value, vector=value, origin=origin, source=family.title)
-        if distance > 0:
-            far = distance > NEAR
-            note = f"shape of n, k = {shape[0]}, {shape[1]}" + (", far off" if far else "")
-            answer = answer.at_best(Origin.ASSUMED if far else Origin.EXTRAPOLATED, note)
-            answer = replace(answer, floor=self.general.gemm_floor if far else 0.0)
-        if not same_kernel:
-            answer = answer.at_best(Origin.ASSUMED, "another precision's kernel")
-        if family.table_of != self.gpu.slug:
-            answer = answer.at_best(_stand_in(self.gpu, self.catalog)[1], f"standing in for {self.gpu.name}")
-        elif any(why == EDITED and path not in NO_KERNEL for path, why in self.gpu.assumed.items()):
-            answer = answer.at_best(Origin.EXTRAPOLATED, "on an edited chip")
+        facts: Mapping[str, float] | None = None,
+        engine: str = "",
+        other_product: bool = False,
+    ) -> Timed | None:
+        """Seconds of a kernel, as the best of the allowed sources says; None where the published figures are asked.
+
+        facts: see chosen_fit; engine: whose kernel, in place of the sources'. other_product: the second GEMM of an
+        expert, for tables that time both together. Raises InputError where no allowed source answers.
+        """
+        if self.sources.article:
+            return None
+        asked = engine or self.sources.engine
+        chosen = chosen_fit(self.catalog, self.gpu, form, formats, engine=asked, facts=facts)
+        if chosen is None:
+            return self._nothing(form, formats)
+        gpu = replace(self.gpu, l2=None) if self.cold else self.gpu
+        answer = Timed(
+            parts=chosen.fit.parts(gpu, shape),
+            speed=1.0,
+            origin=chosen.origin,
+            source="; ".join((chosen.fit.title, *chosen.notes)),
+            error=chosen.fit.error,
+            tile=min(chosen.fit.kernel.tiles, default=1),
+        )
+        for correction in self._corrections(chosen, form, formats):
+            found = correction.at(_swapped(shape) if other_product and correction.of_both else shape)
+            if found.distance > NEAR:
+                continue
+            origin = found.origin if found.distance == 0 else worst(found.origin, Origin.EXTRAPOLATED)
+            notes = list(chosen.notes)
+            if found.distance > 0:
+                named = ", ".join(f"{value:g}" for value in found.nearest)
+                notes.append(f"shape of {', '.join(correction.axes.names)} = {named}")
+            source = "; ".join((correction.title, *notes))
+            answer = replace(answer, speed=found.speed, origin=origin, source=source, error=None)
+            break
+        else:
+            if not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
+                return self._nothing(form, formats)
+        if any(why == EDITED and path not in NO_KERNEL for path, why in self.gpu.assumed.items()):
+            source = f"{answer.source} (on an edited chip)"
+            answer = replace(answer, origin=worst(answer.origin, Origin.EXTRAPOLATED), source=source)
         return answer
 
+    def _found(
+        self,
+        form: str,
+        formats: Mapping[str, str],
+        shape: Shape,
+        work: Work | AttentionWork,
+        precision: str,
+        *,
+        facts: Mapping[str, float] | None = None,
+        other_product: bool = False,
+    ) -> Efficiency | None:
+        """The same as fractions of the peaks."""
+        timed = self.timed(form, formats, shape, facts=facts, other_product=other_product)
+        if timed is None:
+            return None
+        padding = _padding(shape, timed.tile, form)
+        return _efficiency(timed, work, padding, self.gpu, precision, self.floors)
 
-def _stand_in(gpu: Gpu, catalog: Catalog) -> tuple[str, Origin]:
-    """Whose tables serve a GPU without: its die's, or its architecture's stand-in; and how sure that is at best."""
-    chosen = _stand_ins(catalog)
-    if gpu.slug in chosen.die:
-        return chosen.die[gpu.slug], Origin.EXTRAPOLATED
-    for prefix, table in chosen.architecture.items():
-        if gpu.architecture.lower().startswith(prefix.lower()):
-            return table, Origin.ASSUMED
-    return chosen.other, Origin.ASSUMED
+    def _corrections(self, chosen: Chosen, form: str, formats: Mapping[str, str]) -> Iterator[Correction]:
+        """Measured rows of the GPU: the user's table, the silicon one, the packaged one that the fit comes from."""
+        if form not in AXES:
+            return
+        fit = chosen.fit
+        if self.sources.may("table") and len(self.catalog.roots) > 1:
+            for gpu in chosen.measured_on:
+                yield from _of_own_tables(self.catalog, gpu, tuple(kinds_of(form, formats)), fit)
+        own = [source for source in fit.samples if source.gpu in chosen.measured_on]
+        for source in own:
+            if source.family and self.sources.may("silicon") and silicon_found():
+                yield _of_rows(self.catalog, source, fit)
+        for source in own:
+            if source.table and self.sources.may("table"):
+                yield _of_rows(self.catalog, source, fit)
+
+    def _nothing(self, form: str, formats: Mapping[str, str]) -> None:
+        """Leave it to the published figures where assumptions are allowed, else raise InputError."""
+        if self.sources.may("assumed"):
+            return
+        named = " ".join(formats.values())
+        fix = f"allow more than --kernels {','.join(self.sources.allowed)}"
+        raise InputError("kernels", [Fault(f"{form} {named}", f"no source answers for {self.gpu.name}", fix)])
 
 
-@lru_cache(maxsize=8)
-def _stand_ins(catalog: Catalog) -> StandIn:
-    path = catalog.data_file("kernels", "stand_in.yaml")
-    return build(StandIn, read_mapping(path), str(path))
+def _efficiency(
+    timed: Timed, work: Work | AttentionWork, padding: Real, gpu: Gpu, precision: str, floors: float
+) -> Efficiency:
+    """The fractions of the peaks that give back the parts of a time: at the peak over as predicted."""
+    if isinstance(work, AttentionWork):
+        peak = gpu.peak(precision)
+        perfect = overlapped(work.score_flops / peak, work.value_flops / peak, work.vector_ops / gpu.vector_rate, gpu)
+    else:
+        perfect = work.flops * padding / gpu.peak(precision)
+    traffic = work.bytes_ / gpu.memory.bandwidth
+    # A part is no shorter than at the peak and no longer than the whole, whatever a measured row says of the fit.
+    compute = np.clip(timed.parts.compute / timed.speed, perfect, np.maximum(timed.seconds, perfect))
+    memory = np.clip(timed.parts.memory / timed.speed, traffic, np.maximum(timed.seconds, traffic))
+    share = perfect / compute
+    return Efficiency(
+        compute=share,
+        vector=share if isinstance(work, AttentionWork) else 1.0,
+        memory=traffic / memory,
+        floor=floors * (timed.seconds - np.maximum(compute, memory)),
+        padding=padding,
+        origin=timed.origin,
+        source=timed.source,
+        error=timed.error,
+    )
+
+
+def _padding(shape: Mapping[str, Real], tile: int, form: str) -> Real:
+    """Rows worked on over rows asked, whole tiles; expected where the rows scatter."""
+    if tile == 1 or form not in ("gemm", "grouped_gemm"):
+        return 1.0
+    m = shape["m"]
+    return (expected_padded_rows if "scattered" in shape else padded_rows)(m, tile) / m
+
+
+def _swapped(shape: Shape) -> dict[str, Real]:
+    """The second product of an expert by the shape of its first, by which tables of both go."""
+    return {**shape, "n": 2.0 * np.asarray(shape["k"]), "k": shape["n"]}
+
+
+@lru_cache(maxsize=64)
+def _of_own_tables(catalog: Catalog, gpu: str, kinds: tuple[str, ...], fit: Fit) -> tuple[Correction, ...]:
+    tables = [measured_table(catalog, gpu, kind) for kind in kinds]
+    return tuple(
+        Correction.of(table.title, catalog.gpu(gpu), table.shape, table.seconds, fit, table.best)
+        for table in tables
+        if table is not None and table.own
+    )
+
+
+@lru_cache(maxsize=64)
+def _of_rows(catalog: Catalog, source: RowSource, fit: Fit) -> Correction:
+    rows = rows_of(source, catalog)
+    return Correction.of(rows.source, rows.gpu, rows.shape, rows.seconds, fit, rows.best)
 
 
 @lru_cache(maxsize=8)

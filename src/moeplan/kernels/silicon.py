@@ -129,6 +129,13 @@ def silicon_root(given: str | Path | None = None) -> Path:
     return root
 
 
+@lru_cache(maxsize=1)
+def silicon_found() -> bool:
+    """Whether the tables and their reader are installed, or the environment names a folder."""
+    named = os.environ.get(ENVIRONMENT) or find_spec(PACKAGE) is not None
+    return bool(named) and find_spec("pyarrow") is not None
+
+
 def silicon_system(gpu: str, catalog: Catalog | None = None) -> str | None:
     """The folder in which one of our GPUs was measured, by its slug; None where it was not."""
     return silicon_facts(catalog).systems.get(gpu)

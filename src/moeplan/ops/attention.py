@@ -53,8 +53,17 @@ def gqa_decode(
         cache_elements=2 * attention.kv_heads * attention.head_dim,
         cache=cache,
     )
-    shown = {"batch": batch, "q_len": q_len, "context": context}
-    return _attention(name, machine, work, machine.kernels.gqa(), core, shown)
+    efficiency = machine.kernels.gqa(
+        batch=batch,
+        q_len=q_len,
+        context=context,
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        core=core,
+        cache=cache,
+    )
+    return _attention(name, machine, work, efficiency, core, {"batch": batch, "q_len": q_len, "context": context})
 
 
 def _attention(
@@ -91,4 +100,6 @@ def _attention(
         },
         flops=work.flops,
         bytes_=work.bytes_,
+        error=efficiency.error,
+        measurable=True,
     )

@@ -37,4 +37,5 @@ def all_reduce(name: str, machine: Machine, *, bytes_: Real, ranks: int) -> Cost
         terms={"n": (ranks, ""), "bytes": (bytes_, "B"), "link": (link, "B/s")},
         bytes_=bytes_ * 1.0,
         lane="network",
+        measurable=True,
     )

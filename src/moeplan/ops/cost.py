@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from moeplan.kernels.fit import FitError
 from moeplan.kernels.origin import Origin
 from moeplan.kinds import Real
 
@@ -33,6 +34,8 @@ class Cost:
     bytes_: Real = 0.0
     lane: Lane = "compute"
     padding: Real = 1.0  # FLOP done over FLOP asked
+    error: FitError | None = None  # of the source, on rows that it had not seen
+    measurable: bool = False  # a kernel of which tables exist, on this chip or others
 
     def corrected(self, factor: float) -> Cost:
         """The same operator with its time multiplied by hand: assumed, and said so."""

@@ -52,4 +52,5 @@ def all_to_all(
         },
         bytes_=payload * (across + inside),
         lane="network",
+        measurable=True,
     )

@@ -23,4 +23,5 @@ def gemm(name: str, machine: Machine, *, m: Real, n: int, k: int, weights: Forma
         bandwidth=gpu.memory.bandwidth,
         efficiency=machine.kernels.gemm(m=m, n=n, k=k, weights=weights, copies=copies),
         terms={"m": (m, "rows"), "n": (n, ""), "k": (k, ""), "copies": (copies, "")},
+        measurable=True,
     )

@@ -27,7 +27,15 @@ def grouped_gemm(
         peak=gpu.peak(weights.computes_in),
         bandwidth=gpu.memory.bandwidth,
         efficiency=kernels.grouped_gemm(
-            rows_per_group=m, groups=load.slots, n=n, k=k, weights=weights, down=down, exact=exact
+            rows_per_group=m,
+            groups=load.active,
+            idle=load.slots - load.active,
+            n=n,
+            k=k,
+            weights=weights,
+            down=down,
+            exact=exact,
         ),
         terms={"m": (m, "rows per group"), "groups": (load.active, ""), "n": (n, ""), "k": (k, "")},
+        measurable=True,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moeplan.kernels.library import EfficiencySet, KernelLibrary
+from moeplan.kernels.library import KernelLibrary
+from moeplan.kernels.sources import ALL, KernelSources
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 
@@ -17,6 +18,6 @@ class Machine:
     kernels: KernelLibrary
 
     @classmethod
-    def of(cls, cluster: Cluster, catalog: Catalog, efficiency: EfficiencySet = "measured") -> Machine:
+    def of(cls, cluster: Cluster, catalog: Catalog, sources: KernelSources = ALL) -> Machine:
         """Build the machine of a cluster, its efficiencies from the catalog's tables."""
-        return cls(cluster, KernelLibrary.of(cluster.gpu, catalog, efficiency))
+        return cls(cluster, KernelLibrary.of(cluster.gpu, catalog, sources))

@@ -22,6 +22,7 @@ def roofline(
     bandwidth: float,
     efficiency: Efficiency,
     terms: Mapping[str, tuple[Real, str]] | None = None,
+    measurable: bool = False,
 ) -> Cost:
     """Time of a kernel limited by arithmetic or by memory, whichever is longer (throughput article, «algorithm model»).
 
@@ -52,4 +53,6 @@ def roofline(
         flops=work.flops,
         bytes_=work.bytes_,
         padding=efficiency.padding,
+        error=efficiency.error,
+        measurable=measurable,
     )

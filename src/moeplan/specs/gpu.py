@@ -73,6 +73,7 @@ class Gpu:
             "gpus_per_node": self.gpus_per_node,
             **{f"compute.{key}": value for key, value in self.compute.items()},
         }
+        positive |= {name: value for name, value in (("sms", self.sms), ("l2", self.l2)) if value is not None}
         if self.scale_up is not None:
             positive |= {"scale_up.bandwidth": self.scale_up.bandwidth, "scale_up.domain": self.scale_up.domain}
         faults += [Fault(path, "is zero", "give the real figure") for path, value in positive.items() if not value > 0]

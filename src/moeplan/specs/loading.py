@@ -16,12 +16,18 @@ from moeplan import units
 from moeplan.errors import Fault, InputError, suggestion
 
 T = TypeVar("T")
+SIGNED = "signed"
 HUGE = 1e24  # no device, model or workload has a figure above this; a larger one is a slip of the pen
 
 
 def quantity(dimension: str, **kwargs: Any) -> Any:
     """Declare a dataclass field that is written as text with a unit and held as float in SI base units."""
     return dataclasses.field(metadata={"dimension": dimension}, **kwargs)
+
+
+def signed_number(**kwargs: Any) -> Any:
+    """Declare a dataclass field that holds a plain number of either sign."""
+    return dataclasses.field(metadata={"dimension": SIGNED}, **kwargs)
 
 
 class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
@@ -109,6 +115,7 @@ def _build(cls: type, content: Any, path: str, faults: list[Fault]) -> Any:
             values[name] = convert(hints[name], content[name], here, field.metadata.get("dimension"), faults)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             unit = field.metadata.get("dimension")
+            unit = "1" if unit == SIGNED else unit
             example = f"write for example «{name}: {units._EXAMPLES[unit]}»" if unit else f"add «{name}: …»"
             faults.append(Fault(here, "is missing", example))
     if faults:
@@ -158,11 +165,11 @@ def _quantity(value: Any, dimension: str, path: str, faults: list[Fault]) -> flo
         faults.append(Fault(path, f"holds {value!r}, wanted a number with a unit"))
         return math.nan
     try:
-        result = units.parse(value, dimension)
+        result = units.parse(value, "1", signed=True) if dimension == SIGNED else units.parse(value, dimension)
     except units.UnitError as error:
         faults.append(Fault(path, str(error)))
         return math.nan
-    if result > HUGE:
+    if abs(result) > HUGE:
         faults.append(Fault(path, f"{value!r} is beyond any real figure"))
     return result
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeplan.errors import Fault, InputError
-from moeplan.kernels.shape_family import FAMILIES, Family, points_of
+from moeplan.kernels.choice import chosen_fit
+from moeplan.kernels.correction import AXES, points_of
+from moeplan.kernels.measured import KINDS, measured_table
 from moeplan.kernels.surface import Surface
 from moeplan.specs.catalog import Catalog
 from moeplan.validate.kernel_rows import COLUMNS, NotModelledError, RowReader, kind_of
@@ -25,7 +27,9 @@ class KernelScores:
     title: str
     scores: tuple[Score, ...]
     skipped: dict[str, int]
-    rows: tuple[tuple[str, str, float, float], ...]  # family, shape, measured, predicted seconds
+    rows: tuple[
+        tuple[str, str, float, float], ...
+    ]  # family, shape, measured, predicted seconds; of tables relative to the measured
 
 
 def score_file(catalog: Catalog, path: Path, *, trust: str | None = None, least_seconds: float = 0.0) -> KernelScores:
@@ -62,7 +66,7 @@ def score_file(catalog: Catalog, path: Path, *, trust: str | None = None, least_
                 continue
             family = f"{row['gpu']}, {predicted.family}"
             shape = " ".join(f"{name}={row[name]}" for name in COLUMNS[kind] if name not in ("gpu", "latency_us"))
-            scored.append((family, shape, measured, float(predicted.cost.seconds)))
+            scored.append((family, shape, measured, predicted.seconds))
     return _scores(path.name, scored, dict(skipped))
 
 
@@ -74,22 +78,28 @@ def score_tables(catalog: Catalog) -> KernelScores:
     scored: list[tuple[str, str, float, float]] = []
     skipped = Counter[str]()
     for gpu in LEAVE_ONE_OUT_GPUS:
-        for family in FAMILIES:
-            scored.extend(_left_out(catalog, gpu, family, skipped))
+        for name in KINDS:
+            scored.extend(_left_out(catalog, gpu, name, skipped))
     return _scores("packaged tables, each row left out", scored, dict(skipped))
 
 
-def _left_out(catalog: Catalog, gpu: str, family: Family, skipped: Counter[str]) -> list[tuple[str, str, float, float]]:
+def _left_out(catalog: Catalog, gpu: str, name: str, skipped: Counter[str]) -> list[tuple[str, str, float, float]]:
+    """Errors of interpolation: a row's correction from the others of its surface."""
+    table, kind = measured_table(catalog, gpu, name), KINDS[name]
+    chosen = chosen_fit(catalog, catalog.gpu(gpu), kind.form, kind.formats)
+    if table is None or chosen is None or kind.form not in AXES:
+        return []
     result = []
-    for shape, points in points_of(catalog, gpu, family).items():
-        for index, (series, line, share, ideal) in enumerate(points):
-            others = [(s, at, value) for i, (s, at, value, _) in enumerate(points) if i != index]
+    device = catalog.gpu(gpu)
+    for surface, points in points_of(device, table.shape, table.seconds, chosen.fit).items():
+        for index, (series, line, speed) in enumerate(points):
+            others = [point for place, point in enumerate(points) if place != index]
             if not others:
                 skipped["alone in its shape"] += 1
                 continue
             value, _origin = Surface.of(others).at(series, line)
-            name = f"n, k={shape[0]}, {shape[1]} series={series:g} line={line:g}"
-            result.append((f"{gpu}, {family}", name, ideal / share, ideal / float(value)))
+            text = f"{', '.join(kind.columns)}: {surface} series={series:g} line={line:g}"
+            result.append((f"{gpu}, {name}", text, 1.0, speed / float(value)))
     return result
 
 

@@ -1,0 +1,132 @@
+"""A fit to one's own tables, with its error on rows left out before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from moeplan.calibrate.fitting import TRUST, error_of, fit_parameters
+from moeplan.calibrate.refit import fit_file
+from moeplan.errors import Fault, InputError, UnknownName, together
+from moeplan.kernels.choice import Chosen, chosen_fit
+from moeplan.kernels.fit import FitError, FitFile
+from moeplan.kernels.forms.catalog import form_named
+from moeplan.kernels.measured import TableKind, kind_named, table_at
+from moeplan.kernels.recipe import Recipe
+from moeplan.kernels.rows import Rows, errors, group_numbers
+from moeplan.specs.catalog import Catalog
+
+HELD_OUT: Final = 0.25
+SEED: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """One GPU's tables of one kernel: errors on the rows left out, of what answered before and of the new fit.
+
+    before is None where no fit answered. file: the fit to all rows, ready to be written.
+    """
+
+    gpu: str
+    kind: str
+    rows: int
+    held_out: int
+    before_title: str
+    before: FitError | None
+    after: FitError
+    file: FitFile
+
+
+def calibrate_tables(catalog: Catalog, paths: Sequence[Path]) -> list[Calibration]:
+    """Fit every kind of table on every GPU; raise InputError naming every file that is no table.
+
+    A table's name says its kind (gemm_fp8.csv), its folder or its sidecar the GPU. A quarter of the whole shapes is left
+    out, the new parameters start from those that answered before and stay near them where rows do not say otherwise.
+    """
+    samples: dict[tuple[str, str], list[Rows]] = {}
+    together("calibrate", *(partial(_sample, catalog, path) for path in paths))
+    for kind, sample in (_sample(catalog, path) for path in paths):
+        samples.setdefault((sample.gpu.slug, kind), []).append(sample)
+    return [_calibrated(catalog, gpu, kind, found) for (gpu, kind), found in samples.items()]
+
+
+def _sample(catalog: Catalog, path: Path) -> tuple[str, Rows]:
+    kind = kind_named(path.stem)
+    table = table_at(path, path.stem)
+    gpu = _gpu(catalog, path, table.sidecar.gpu)
+    shape = {name: np.asarray(values) for name, values in table.shape.items()}
+    assert set(shape) == set(kind.columns), "a table is read with its columns"
+    return path.stem, Rows(gpu=catalog.gpu(gpu), shape=shape, seconds=table.seconds, source=table.sidecar.title)
+
+
+def _gpu(catalog: Catalog, path: Path, named: str) -> str:
+    """The GPU that a table is of: its folder's name, else the sidecar's word for it."""
+    for name in (path.resolve().parent.name, named):
+        try:
+            return catalog.path("gpus", name).stem
+        except UnknownName:
+            continue
+    fix = "put the table into a folder kernels/<gpu>/, or name a known GPU as `gpu` in its sidecar"
+    raise InputError(str(path), [Fault("gpu", f"{named!r} is no GPU of the catalog", fix)])
+
+
+def _calibrated(catalog: Catalog, gpu: str, name: str, samples: Sequence[Rows]) -> Calibration:
+    kind = kind_named(name)
+    form = form_named(kind.form)
+    before = chosen_fit(catalog, catalog.gpu(gpu), kind.form, kind.formats)
+    kernel = kind.kernel if before is None else before.fit.kernel
+    start = None if before is None else before.fit.parameters
+    seen, unseen = _halves(samples, form.whole)
+    found = fit_parameters(form, kernel, seen, start=start, trust=TRUST)
+    after = error_of([errors(form, kernel, sample, found) for sample in unseen])
+    whole = fit_parameters(form, kernel, samples, start=start, trust=TRUST)
+    titles = " and ".join(dict.fromkeys(sample.source for sample in samples))
+    recipe = Recipe(
+        title=f"a fit to {titles}",
+        form=kind.form,
+        formats=dict(kind.formats),
+        source=titles,
+        samples=(),
+        tiles=kernel.tiles,
+    )
+    return Calibration(
+        gpu=gpu,
+        kind=name,
+        rows=sum(map(len, samples)),
+        held_out=sum(map(len, unseen)),
+        before_title="" if before is None else "; ".join((before.fit.title, *before.notes)),
+        before=None if before is None else _error_before(before, unseen),
+        after=after,
+        file=fit_file(recipe, form, (gpu,), samples, whole, after, ()),
+    )
+
+
+def _error_before(before: Chosen, unseen: Sequence[Rows]) -> FitError:
+    fit = before.fit
+    return error_of([errors(fit.form, fit.kernel, sample, fit.parameters) for sample in unseen])
+
+
+def _halves(samples: Sequence[Rows], whole: Sequence[str]) -> tuple[list[Rows], list[Rows]]:
+    """Rows to fit to and rows left out, whole shapes on one side."""
+    seen, unseen = [], []
+    for sample in samples:
+        numbers = group_numbers(sample, whole)
+        count = int(numbers.max()) + 1
+        if count < 4:
+            fix = "measure at least four shapes, so that one can be left out"
+            raise InputError("calibrate", [Fault(sample.source, f"holds {count} shapes", fix)])
+        out = np.random.default_rng(SEED).permutation(count)[: max(1, round(HELD_OUT * count))]
+        left = np.isin(numbers, out)
+        seen.append(sample.where(~left))
+        unseen.append(sample.where(left))
+    return seen, unseen
+
+
+def file_name(kind: TableKind, gpu: str, name: str) -> str:
+    """Where a fit is looked for under a data folder."""
+    return f"kernels/fits/{gpu}/{kind.form}.{'-'.join(kind.formats.values())}.{name}.yaml"

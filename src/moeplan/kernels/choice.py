@@ -1,0 +1,171 @@
+"""Which fit answers for a kernel on a chip: its own, that of its die, of its generation, or the nearest there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from moeplan.kernels.fit import Fit, fit_of, read_fit
+from moeplan.kernels.forms.form import Kernel
+from moeplan.kernels.origin import Origin
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.gpu import Gpu
+from moeplan.specs.loading import build, read_mapping
+from moeplan.specs.precision import weight_format
+
+Facts = tuple[tuple[str, float], ...]
+Formats = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Read from data/kernels/choices.yaml: kernels by form and formats, best first; who stands in for whom.
+
+    kernels: form -> formats joined by «-» -> names of files. instead: formats without a kernel of their own -> those
+    whose kernel is taken. die: GPU -> the one of the same silicon at the same clocks. nearest: start of an
+    architecture's name -> GPUs whose parameters are taken, best first; other: the same for any other architecture.
+    """
+
+    kernels: dict[str, dict[str, tuple[str, ...]]]
+    instead: dict[str, dict[str, str]]
+    die: dict[str, str]
+    nearest: dict[str, tuple[str, ...]]
+    other: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chosen:
+    """A fit, how sure it is at best, what is to be said beside it, and where measured rows are that may correct it.
+
+    measured_on: GPUs whose rows may correct it.
+    """
+
+    fit: Fit
+    origin: Origin
+    notes: tuple[str, ...]
+    measured_on: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A folder of fits, how sure what lies there is for the chip, the note, and the GPU that its rows are of."""
+
+    folder: str
+    origin: Origin
+    note: str = ""
+    measured_on: str = ""
+
+
+def choices(catalog: Catalog) -> Choices:
+    """Read choices.yaml; raise InputError."""
+    path = catalog.data_file("kernels", "choices.yaml")
+    return _choices(path, path.stat().st_mtime_ns)
+
+
+def chosen_fit(
+    catalog: Catalog,
+    gpu: Gpu,
+    form: str,
+    formats: Mapping[str, str],
+    *,
+    engine: str = "",
+    facts: Mapping[str, float] | None = None,
+) -> Chosen | None:
+    """The fit for a kernel on a GPU, None where there is none of this form; formats by role, in the form's order.
+
+    engine: the kernel of that name comes first, also if choices.yaml does not list it, then those that start with it.
+    facts: of the model, such as head_dim, by which engines choose their kernel: a fit limited to other values is passed
+    over.
+    """
+    key = tuple(sorted((facts or {}).items()))
+    return _chosen(catalog, form, tuple(formats.items()), gpu.slug, gpu.architecture, engine, key)
+
+
+def generation(architecture: str) -> str:
+    """The folder of an architecture's fits."""
+    return architecture.lower().replace(" ", "-").replace("_", "")
+
+
+@lru_cache(maxsize=512)
+def _chosen(
+    catalog: Catalog, form: str, formats: Formats, gpu: str, architecture: str, engine: str, facts: Facts
+) -> Chosen | None:
+    known = choices(catalog)
+    key = "-".join(name for _, name in formats)
+    found = _first(catalog, form, key, gpu, architecture, engine, facts)
+    if found is not None:
+        return found
+    found = _first(catalog, form, known.instead.get(form, {}).get(key, ""), gpu, architecture, engine, facts)
+    if found is None:
+        return None
+    own = Kernel(formats={role: weight_format(name) for role, name in formats}, tiles=found.fit.kernel.tiles)
+    fit = replace(found.fit, kernel=own)
+    return replace(found, fit=fit, origin=Origin.ASSUMED, notes=("another precision's kernel", *found.notes))
+
+
+def _first(
+    catalog: Catalog, form: str, key: str, gpu: str, architecture: str, engine: str, facts: Facts
+) -> Chosen | None:
+    known = choices(catalog)
+    names = _names(catalog, known, form, key, engine)
+    for way in _ways(known, gpu, architecture):
+        for name in names:
+            recipe = f"{form}.{key}.{name}"
+            if (path := _file(catalog, way.folder, recipe)) is None:
+                continue
+            file = read_fit(path)
+            if not all(
+                file.limits[fact][0] <= value <= file.limits[fact][1] for fact, value in facts if fact in file.limits
+            ):
+                continue
+            note = way.note or (
+                f"carried over from {' and '.join(file.gpus)} by the peaks" if not way.measured_on else ""
+            )
+            measured_on = tuple(dict.fromkeys(name for name in (gpu, way.measured_on) if name))
+            return Chosen(
+                fit=fit_of(file),
+                origin=way.origin,
+                notes=(note,) if note else (),
+                measured_on=measured_on,
+            )
+    return None
+
+
+def _ways(known: Choices, gpu: str, architecture: str) -> Iterator[_Way]:
+    if gpu:
+        yield _Way(gpu, Origin.FITTED, measured_on=gpu)
+    if gpu in known.die:
+        twin = known.die[gpu]
+        yield _Way(twin, Origin.FITTED, note=f"{twin} stands in, the same die", measured_on=twin)
+    yield _Way(generation(architecture), Origin.FITTED)
+    lists = [names for start, names in known.nearest.items() if architecture.lower().startswith(start.lower())]
+    for name in (*(lists[0] if lists else ()), *known.other):
+        yield _Way(name, Origin.ASSUMED, note=f"carried over from {name}, another chip")
+
+
+def _names(catalog: Catalog, known: Choices, form: str, key: str, engine: str) -> list[str]:
+    """Kernels in the order in which they are asked: the user's own, the one named, the engine's, the others."""
+    named = known.kernels.get(form, {}).get(key, ())
+    start = f"{form}.{key}."
+    own = [
+        path.stem.removeprefix(start)
+        for root in catalog.roots[:-1]
+        for path in sorted(root.glob(f"kernels/fits/*/{start}*.yaml"))
+    ]
+    listed = sorted(named, key=lambda name: not (engine and name.startswith(engine)))
+    return list(dict.fromkeys((*own, *([engine] if engine else []), *listed)))
+
+
+def _file(catalog: Catalog, folder: str, recipe: str) -> Path | None:
+    for root in catalog.roots:
+        path = root / "kernels" / "fits" / folder / f"{recipe}.yaml"
+        if path.is_file():
+            return path
+    return None
+
+
+@lru_cache(maxsize=8)
+def _choices(path: Path, _changed: int) -> Choices:
+    return build(Choices, read_mapping(path), str(path))

@@ -1,0 +1,114 @@
+"""What a measured table adds to a fit: how much faster or slower the kernel was than the fit says, shape by shape.
+
+Between measured shapes this ratio is interpolated, beyond them the nearest one is carried, so that outside its range a
+table goes on as the fit does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from moeplan.kernels.fit import Fit
+from moeplan.kernels.forms.form import Shape
+from moeplan.kernels.origin import Origin
+from moeplan.kernels.surface import Surface
+from moeplan.kinds import Array, Real
+from moeplan.specs.gpu import Gpu
+
+Point = tuple[float, float, float]  # series, line, fitted over measured time
+NEAR: Final = math.log(4.0)  # a weight shape counts as near a measured one when its sides differ by less than 4x in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """How a form's columns span a table: those that name a surface, and the two axes of each."""
+
+    names: tuple[str, ...]
+    series: Callable[[Shape], Real]
+    line: Callable[[Shape], Real]
+
+
+def _one(shape: Shape) -> Real:
+    return np.ones_like(np.asarray(shape["m"], dtype=float))
+
+
+AXES: Final[dict[str, Axes]] = {
+    "gemm": Axes(names=("n", "k"), series=_one, line=lambda shape: shape["m"]),
+    "batched_gemm": Axes(names=("n", "k"), series=lambda shape: shape["copies"], line=lambda shape: shape["m"]),
+    "grouped_gemm": Axes(names=("n", "k"), series=lambda shape: shape["groups"], line=lambda shape: shape["m"]),
+    "mla_decode": Axes(
+        names=(),
+        series=lambda shape: shape["heads"] * shape["q_len"],
+        line=lambda shape: shape["batch"] * shape["context"],
+    ),
+    "gqa_decode": Axes(
+        names=("heads", "kv_heads", "head_dim"),
+        series=lambda shape: shape["batch"] * shape["q_len"],
+        line=lambda shape: shape["context"],
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Corrected:
+    """fitted over measured time, how sure that is, and how far the nearest surface was: |ln| summed over its names."""
+
+    speed: Real
+    origin: Origin
+    distance: float
+    nearest: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Correction:
+    """Surfaces of fitted over measured time, by the columns that name them; title: of the table."""
+
+    title: str
+    axes: Axes
+    surfaces: dict[tuple[float, ...], Surface]
+    best_origin: Origin = Origin.MEASURED
+    of_both: bool = False  # the rows time both products of an expert together
+
+    @classmethod
+    def of(cls, title: str, gpu: Gpu, shape: Shape, seconds: Array, fit: Fit, best: Origin) -> Correction:
+        """Build from measured rows; gpu: the chip that was measured."""
+        surfaces = {name: Surface.of(found) for name, found in points_of(gpu, shape, seconds, fit).items()}
+        return cls(
+            title=title,
+            axes=AXES[fit.form.name],
+            surfaces=surfaces,
+            best_origin=best,
+            of_both=bool(np.any(shape.get("both", 0))),
+        )
+
+    def at(self, shape: Shape) -> Corrected:
+        """The correction at a shape, whose naming columns are numbers, not arrays."""
+        wanted = tuple(float(np.max(shape[name])) for name in self.axes.names)
+        found, distance = self._nearest(wanted)
+        speed, origin = self.surfaces[found].at(self.axes.series(shape), self.axes.line(shape))
+        return Corrected(speed=speed, origin=max(origin, self.best_origin), distance=distance, nearest=found)
+
+    def _nearest(self, wanted: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
+        if wanted in self.surfaces:
+            return wanted, 0.0
+        names = np.array(list(self.surfaces))
+        distance = np.abs(np.log(names / np.array(wanted))).sum(axis=1)
+        place = int(np.lexsort((*names.T[::-1], distance))[0])
+        return tuple(names[place].tolist()), float(distance[place])
+
+
+def points_of(gpu: Gpu, shape: Shape, seconds: Array, fit: Fit) -> dict[tuple[float, ...], list[Point]]:
+    """Measured rows by the columns that name a surface: its two axes, and fitted over measured time."""
+    axes = AXES[fit.form.name]
+    columns = (*(shape[name] for name in axes.names), axes.series(shape), axes.line(shape))
+    rows = [np.broadcast_to(column, seconds.shape).tolist() for column in columns]
+    speed = (np.broadcast_to(fit.parts(gpu, shape).seconds, seconds.shape) / seconds).tolist()
+    points: dict[tuple[float, ...], list[Point]] = {}
+    for *name, series, line, found in zip(*rows, speed, strict=True):
+        points.setdefault(tuple(name), []).append((series, line, found))
+    return points

@@ -1,0 +1,153 @@
+"""DeepGEMM's grouped GEMM of a rank's experts, one GEMM or a whole expert layer of two with the activation between.
+
+Each SM multiplies tiles one after the other; a step of 128 along k takes the longer of the tensor cores' time and that
+in which the SM takes both tiles from L2. Only so the same microseconds hold for H20 and H800, whose tensor peaks differ
+7 times and whose L2 feeds an SM alike. Tiles are made narrower where that fills the last wave, for the rows expected.
+
+shape: groups with rows, m mean rows of each, n, k of the first weight. Optional columns, each nothing by default:
+blocks, the rows of whole tiles in all groups over the rows of the smallest tile (else what m rows in every group need;
+in the contiguous layout, which has one tile size, m counts the rows of whole tiles); scattered, 1 where rows scatter
+around m as routing makes it; idle, groups without rows; both, 1 for gate_up + activation + quantisation + down, with
+n = 2 inter; tokens, out of which rows are first gathered and to which they are added up in the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters, Parts, Shape, blend
+from moeplan.kernels.work import OUTPUT_BYTES
+from moeplan.kinds import Real
+from moeplan.routing.padding import expected_padded_rows
+from moeplan.specs.gpu import Gpu
+
+PEAK_SHARE: Final = 0.95
+WIDEST, NARROWEST, WIDTH_STEP = 128, 16, 8  # columns of a tile
+DEPTH: Final = 128  # of a step along k
+POWER: Final = 5.0  # of the overlap between memory and compute
+PAIRED: Final = "Blackwell"  # two SMs multiply together, each loads half of the weights' tile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Load:
+    """What a rank's groups hold: blocks row tiles of `tile` rows, of which `planned` were expected."""
+
+    groups: Real
+    idle: Real
+    rows: Real
+    tile: Real
+    blocks: Real
+    planned: Real
+
+
+def tile_rows(tiles: tuple[int, ...], rows: Real) -> Real:
+    """Rows of a tile: the smallest that takes a group's expected rows, else the largest."""
+    found: Real = np.full(np.shape(rows), float(tiles[-1]))
+    for tile in reversed(tiles[:-1]):
+        found = np.where(np.asarray(rows) <= tile, float(tile), found)
+    return found
+
+
+def parts(gpu: Gpu, kernel: Kernel, shape: Shape, given: Parameters) -> Parts:
+    """One GEMM; with `both` = 1 that of gate and up, the activation and that of down."""
+    load = _load(kernel, shape)
+    n, k = np.asarray(shape["n"], dtype=float), np.asarray(shape["k"], dtype=float)
+    up = _gemm(gpu, kernel, load, n, k, given)
+    both = np.asarray(shape.get("both", 0.0))
+    if not np.any(both):
+        return up
+    down = _gemm(gpu, kernel, load, k, n / 2, given)
+    tokens = np.asarray(shape.get("tokens", 0.0))
+    traffic = load.rows * (OUTPUT_BYTES * n + n / 2 * kernel.formats["weights"].activation_bytes)
+    # Gathered rows are copied in and out, quantised by a kernel of its own; every token is written, if only as zero.
+    copied = np.where(tokens > 0, load.rows * (4.0 * k + OUTPUT_BYTES * n), 0.0)
+    traffic = traffic + given["copies"] * copied + given["sums"] * tokens * OUTPUT_BYTES * k
+    memory = traffic / (given["bandwidth"] * gpu.memory.bandwidth)
+    between = given["between"] + given["expert"] * (load.groups + load.idle) + memory
+    return Parts(
+        seconds=up.seconds + both * (between + down.seconds),
+        compute=up.compute + both * down.compute,
+        memory=up.memory + both * (memory + down.memory),
+    )
+
+
+def _load(kernel: Kernel, shape: Shape) -> Load:
+    groups, m = np.asarray(shape["groups"], dtype=float), np.asarray(shape["m"], dtype=float)
+    idle, rows = np.asarray(shape.get("idle", 0.0)), groups * m
+    expected = rows / (groups + idle)
+    tile = tile_rows(kernel.tiles, expected)
+    contiguous = len(kernel.tiles) == 1
+    if "blocks" in shape:
+        blocks = np.asarray(shape["blocks"], dtype=float) * min(kernel.tiles) / tile
+    elif contiguous:
+        blocks = np.maximum(groups, rows / tile)
+    else:
+        blocks = groups * _tiles(kernel, m, tile, shape)
+    planned = blocks if contiguous else (groups + idle) * np.ceil(expected / tile)
+    return Load(groups=groups, idle=idle, rows=rows, tile=tile, blocks=blocks, planned=planned)
+
+
+def _tiles(kernel: Kernel, m: Real, tile: Real, shape: Shape) -> Real:
+    """Row tiles of one group of m rows, expected ones where rows scatter."""
+    found: Real = np.ceil(m / tile)
+    scattered = np.asarray(shape.get("scattered", 0.0))
+    if np.any(scattered):
+        for size in kernel.tiles:
+            found = np.where((tile == size) & (scattered > 0), expected_padded_rows(m, size) / size, found)
+    return found
+
+
+def _gemm(gpu: Gpu, kernel: Kernel, load: Load, n: Real, k: Real, given: Parameters) -> Parts:
+    """(memory⁵ + (waves·(tile + k/128·max(multiply, feed)))⁵)^⅕ + floor + latency·k/128; see PARAMETERS."""
+    weights = kernel.formats["weights"]
+    steps = k / DEPTH
+    width = _width(load.planned, n, gpu.units)
+    waves = _ceil(load.blocks * np.ceil(n / width) / gpu.units)
+    pair = 2.0 if gpu.architecture.startswith(PAIRED) else 1.0
+    multiply = 2.0 * load.tile * width * DEPTH / (PEAK_SHARE * gpu.peak(weights.computes_in) / gpu.units)
+    feed = given["feed"] * (load.tile + width / pair) / (2 * WIDEST)
+    compute = waves * steps * np.maximum(multiply, feed)
+    traffic = load.groups * n * k * weights.bytes_per_element
+    traffic = traffic + load.rows * (k * weights.activation_bytes + n * OUTPUT_BYTES)
+    memory = traffic / (given["bandwidth"] * gpu.memory.bandwidth)
+    busy = blend(POWER, memory, compute + waves * given["tile"])
+    return Parts(seconds=given["floor"] + given["latency"] * steps + busy, compute=compute, memory=memory)
+
+
+def _width(blocks: Real, n: Real, units: int) -> Real:
+    """Columns of a tile: the fewest with which `blocks` row tiles take no more waves than with the widest."""
+    waves = _ceil(blocks * np.ceil(n / WIDEST) / units)
+    columns = np.maximum(np.floor(waves * units / blocks), 1.0)
+    width: Real = np.clip(WIDTH_STEP * np.ceil(n / columns / WIDTH_STEP), NARROWEST, WIDEST)
+    return width
+
+
+def _ceil(waves: Real) -> Real:
+    return np.ceil(waves - 1e-9)
+
+
+PARAMETERS: Final = (
+    Parameter(name="floor", unit="s", start=2e-6, low=1e-6, high=2e-5, meaning="start and end of a GEMM"),
+    Parameter(name="bandwidth", unit="", start=0.83, low=0.65, high=0.88, meaning="share of memory bandwidth reached"),
+    # 64 B per SM and clock are 290 ns at 1.75 GHz; 340 to 420 are 86 to 70 % of that.
+    Parameter(name="feed", unit="s", start=3.9e-7, low=3.4e-7, high=4.2e-7, meaning="two 128 x 128 tiles, L2 to SM"),
+    Parameter(name="tile", unit="s", start=1.7e-6, low=1e-7, high=1e-5, meaning="writing a tile, not overlapped"),
+    Parameter(name="latency", unit="s", start=4e-8, low=5e-9, high=2e-7, meaning="per 128 along k, once"),
+    Parameter(name="between", unit="s", start=6e-6, low=1e-6, high=5e-4, meaning="starts of what is between the GEMMs"),
+    Parameter(
+        name="expert", unit="s", start=5e-7, low=1e-8, high=3e-6, meaning="activation, per group with rows or not"
+    ),
+    Parameter(name="copies", unit="", start=1.5, low=0.5, high=5.0, meaning="gathered rows, over their least traffic"),
+    Parameter(name="sums", unit="", start=2.0, low=0.5, high=10.0, meaning="tokens' sums, over their least traffic"),
+)
+FORM: Final = Form(
+    name="grouped_gemm",
+    shape=("groups", "m", "n", "k"),
+    whole=("groups", "m", "n", "k"),
+    roles=("weights",),
+    parameters=PARAMETERS,
+    parts=parts,
+)

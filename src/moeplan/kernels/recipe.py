@@ -1,0 +1,79 @@
+"""What a kernel's fits are made from: the form, its formats, and where the measured rows of every GPU are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from moeplan.errors import Fault, InputError, UnknownName
+from moeplan.kernels.forms.catalog import form_named
+from moeplan.kernels.forms.form import Kernel
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.loading import build, read_mapping
+from moeplan.specs.precision import weight_format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowSource:
+    """Where rows of one GPU come from: a silicon table (system, family, engine, version, kernels, where) or a file.
+
+    limits: smallest and largest of a column; rows beyond are another kernel's, or another question.
+    """
+
+    gpu: str
+    table: str = ""
+    system: str = ""
+    family: str = ""
+    engine: str = ""
+    version: str = ""
+    kernels: tuple[str, ...] = ()
+    where: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        faults = []
+        if bool(self.table) == bool(self.family):
+            faults.append(Fault("table", "is given with or without a family", "name a table, or a silicon family"))
+        faults += [
+            Fault(f"limits.{name}", "needs two values", "smallest and largest")
+            for name, pair in self.limits.items()
+            if len(pair) != 2
+        ]
+        if faults:
+            raise InputError(self.gpu, faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What data/kernels/recipes/<form>.<formats>.<kernel>.yaml holds."""
+
+    title: str
+    form: str
+    formats: dict[str, str]
+    source: str
+    samples: tuple[RowSource, ...]
+    tiles: tuple[int, ...] = ()
+    note: str = ""
+
+    @property
+    def kernel(self) -> Kernel:
+        """What the form knows of the kernel."""
+        return Kernel(formats={role: weight_format(name) for role, name in self.formats.items()}, tiles=self.tiles)
+
+
+def recipe_path(catalog: Catalog, name: str) -> Path:
+    """The file of a recipe by its name, <form>.<formats>.<kernel>; raise UnknownName."""
+    known = {path.stem: path for root in reversed(catalog.roots) for path in root.glob("kernels/recipes/*.yaml")}
+    if name not in known:
+        raise UnknownName("recipe", name, known)
+    return known[name]
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe; raise InputError."""
+    found = build(Recipe, read_mapping(path), str(path))
+    form = form_named(found.form)
+    if set(form.roles) != found.formats.keys():
+        fault = Fault("formats", f"holds {', '.join(found.formats)}", f"the form reads {', '.join(form.roles)}")
+        raise InputError(str(path), [fault])
+    return found

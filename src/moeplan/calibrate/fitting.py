@@ -63,7 +63,9 @@ def fit_parameters(
     return {**pinned, **_from_place(free, found.x)}
 
 
-def held_out(form: Form, kernel: Kernel, samples: Sequence[Rows], *, rows: int = ROWS) -> FitError:
+def held_out(
+    form: Form, kernel: Kernel, samples: Sequence[Rows], *, pinned: Parameters | None = None, rows: int = ROWS
+) -> FitError:
     """Cross-validate: whole shapes in four parts, each predicted by a fit to the other three."""
     found: list[Array] = []
     numbers = [group_numbers(sample, form.whole) for sample in samples]
@@ -73,7 +75,7 @@ def held_out(form: Form, kernel: Kernel, samples: Sequence[Rows], *, rows: int =
         unseen = [sample.where(part == fold) for sample, part in zip(samples, folds, strict=True)]
         if not sum(map(len, unseen)):
             continue
-        given = fit_parameters(form, kernel, seen, rows=rows, trust=TRUST)
+        given = fit_parameters(form, kernel, seen, pinned=pinned, rows=rows, trust=TRUST)
         found += [errors(form, kernel, sample, given) for sample in unseen]
     return error_of(found)
 

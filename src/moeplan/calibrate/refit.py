@@ -26,26 +26,34 @@ def refit(
 
     Raises InputError where the rows cannot be read.
     """
-    form, kernel = form_named(recipe.form), recipe.kernel
+    form, kernel, held = form_named(recipe.form), recipe.kernel, recipe.held
     rows: dict[str, list[Rows]] = {}
     for source in recipe.samples:
         rows.setdefault(source.gpu, []).append(rows_of(source, catalog, root=root))
     left_out: dict[tuple[str, ...], list[FitError]] = {}
+    together: dict[tuple[str, ...], dict[str, float]] = {}
+
+    def parameters_of(gpus: tuple[str, ...]) -> dict[str, float]:
+        if gpus not in together:
+            together[gpus] = fit_parameters(
+                form, kernel, [each for gpu in gpus for each in rows[gpu]], pinned=held, trust=TRUST
+            )
+        return together[gpus]
+
     for gpu, own in rows.items():
         progress(f"{recipe.title}: {gpu}")
-        found = fit_parameters(form, kernel, own, trust=TRUST)
+        found = parameters_of((gpu,))
         carried = []
         for gpus in _generations({name: each for name, each in rows.items() if name != gpu}):
-            given = fit_parameters(form, kernel, [each for name in gpus for each in rows[name]], trust=TRUST)
-            error = error_of([errors(form, kernel, each, given) for each in own])
+            error = error_of([errors(form, kernel, each, parameters_of(gpus)) for each in own])
             carried.append(Carried(of=gpus, error=error))
             left_out.setdefault(tuple(sorted((*gpus, gpu))), []).append(error)
-        yield gpu, fit_file(recipe, form, (gpu,), own, found, held_out(form, kernel, own), carried)
+        yield gpu, fit_file(recipe, form, (gpu,), own, found, held_out(form, kernel, own, pinned=held), carried)
     for gpus in _generations(rows):
         if len(gpus) > 1:
             progress(f"{recipe.title}: {' + '.join(gpus)}")
             every = [each for gpu in gpus for each in rows[gpu]]
-            found = fit_parameters(form, kernel, every, trust=TRUST)
+            found = parameters_of(gpus)
             worst = max(left_out[tuple(sorted(gpus))], key=lambda error: error.median)
             yield generation(every[0].gpu.architecture), fit_file(recipe, form, gpus, every, found, worst, ())
 

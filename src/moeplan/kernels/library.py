@@ -87,6 +87,8 @@ class KernelLibrary:
         """Efficiency of a dense or batched GEMM; m may be an array."""
         work = gemm_work(m=m, n=n, k=k, weights=weights, copies=copies)
         shape: dict[str, Real] = {"m": m, "n": float(n), "k": float(k)}
+        if self.cold:
+            shape["converted"] = 1.0  # in a step, quantising is an operator of its own
         form = "gemm"
         if copies > 1:
             form, shape = "batched_gemm", {**shape, "copies": float(copies)}

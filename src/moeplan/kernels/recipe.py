@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from moeplan import units
 from moeplan.errors import Fault, InputError, UnknownName
 from moeplan.kernels.forms.catalog import form_named
-from moeplan.kernels.forms.form import Kernel
+from moeplan.kernels.forms.form import Kernel, Parameters
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.loading import build, read_mapping
 from moeplan.specs.precision import weight_format
@@ -45,7 +46,7 @@ class RowSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What data/kernels/recipes/<form>.<formats>.<kernel>.yaml holds."""
+    """What data/kernels/recipes/<form>.<formats>.<kernel>.yaml holds; pinned: parameters that are known, not fitted."""
 
     title: str
     form: str
@@ -53,7 +54,23 @@ class Recipe:
     source: str
     samples: tuple[RowSource, ...]
     tiles: tuple[int, ...] = ()
+    pinned: dict[str, str] = field(default_factory=dict)
     note: str = ""
+
+    @property
+    def held(self) -> Parameters:
+        """Pinned parameters in SI units; raise InputError for a quantity that cannot be read."""
+        found, faults = {}, []
+        for parameter in form_named(self.form).parameters:
+            if parameter.name in self.pinned:
+                try:
+                    found[parameter.name] = units.parse(self.pinned[parameter.name], parameter.unit or "1")
+                except units.UnitError as error:
+                    faults.append(Fault(f"pinned.{parameter.name}", str(error)))
+        faults += [Fault(f"pinned.{name}", "is no parameter of the form") for name in self.pinned if name not in found]
+        if faults:
+            raise InputError(self.title, faults)
+        return found
 
     @property
     def kernel(self) -> Kernel:

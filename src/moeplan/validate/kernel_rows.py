@@ -29,6 +29,7 @@ COLUMNS: dict[Kind, tuple[str, ...]] = {
     "all-to-all": ("gpu", "nic", "op", "mode", "ep_ranks", "tokens_per_rank", "hidden", "topk", "latency_us"),
     "gemm": ("gpu", "precision", "layout", "m", "n", "k", "latency_us"),
 }
+FUSED_KERNELS = {"CUTLASS": "trtllm-cutlass", "TRTLLM-Gen": "vllm-trtllm-gen"}
 MASKED_TILE, CONTIGUOUS_TILE = 64, 128  # rows of DeepGEMM's smallest tile
 
 
@@ -104,10 +105,14 @@ class RowReader:
         if copies:
             shape["copies"] = float(copies[1])
         form, name = ("batched_gemm", "batched") if copies else ("gemm", "dense")
-        return self._timed(f"{name} gemm {weights.computes_in}", row, form, {"weights": weights.name}, shape)
+        engine = "torch-bmm" if copies and row["gpu"].lower() in ("h800", "h20") else ""
+        family = f"{name} gemm {weights.computes_in}"
+        return self._timed(family, row, form, {"weights": weights.name}, shape, engine=engine)
 
     def _grouped(self, row: Row) -> Predicted:
         layout, weights = row["layout"], _weights(row["precision"])
+        if layout == "fused MoE module":
+            return self._fused(row, weights)
         if layout not in ("masked", "contiguous"):
             raise NotModelledError(f"grouped layout {layout or 'not given'}")
         groups, m, n, k = _numbers(row, "num_groups", "m_per_group", "n", "k")
@@ -123,6 +128,30 @@ class RowReader:
         formats = {"weights": weights.name}
         return self._timed(family, row, "grouped_gemm", formats, shape, engine=f"deepgemm-{layout}")
 
+    def _fused(self, row: Row, weights: Format) -> Predicted:
+        """A whole layer of DeepSeek-R1's experts, sliced over the ranks, every expert as likely."""
+        said = re.match(r"DeepSeek-R1 MoE, TP(\d+), num_tokens=(\d+)", row.get("config", ""))
+        engine = next((name for word, name in FUSED_KERNELS.items() if word in row.get("software", "")), None)
+        if said is None or engine is None:
+            raise NotModelledError(f"fused MoE of {row.get('software') or 'an unknown engine'} or of an unstated shape")
+        model = self.catalog.model("deepseek-v3")
+        assert model.experts is not None, "DeepSeek-V3 has experts"
+        tp, tokens = float(said[1]), float(said[2])
+        experts, top_k = float(model.experts.count), float(model.experts.top_k)
+        shape: Shape = {
+            "tokens": tokens,
+            "hidden": float(model.hidden),
+            "inter": float(model.experts.width),
+            "top_k": top_k,
+            "experts": experts,
+            "tp": tp,
+            "ep": 1.0,
+            "gated": 2.0,
+            "rows": tokens * top_k,
+            "active": experts * (1.0 - (1.0 - top_k / experts) ** tokens),
+        }
+        return self._timed(f"fused MoE {weights.name}", row, "moe", {"weights": weights.name}, shape, engine=engine)
+
     def _attention(self, row: Row) -> Predicted:
         op = row["op"].lower()
         if "sparse" in op or "indexer" in op or not ("decode" in op or "prefill" in op):
@@ -137,7 +166,8 @@ class RowReader:
             raise NotModelledError("prefill that is not causal")
         kv_heads, head_dim = _numbers(row, "heads_kv", "head_dim_qk")
         if "mla" in op:
-            return self._timed("MLA prefill", row, "mla_prefill", formats, shape)
+            expanded = "trtllm" if "mha form" in op else ""  # SGLang's on Hopper stays absorbed
+            return self._timed("MLA prefill", row, "mla_prefill", formats, shape, engine=expanded)
         if row.get("head_dim_v") not in ("", None, row["head_dim_qk"]):
             raise NotModelledError("keys and values of different widths")
         shape |= {"kv_heads": kv_heads, "head_dim": head_dim}

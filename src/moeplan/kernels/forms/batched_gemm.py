@@ -29,7 +29,7 @@ def parts(gpu: Gpu, kernel: Kernel, shape: Shape, given: Parameters) -> Parts:
     copies, m, n, k = (np.asarray(shape[name], dtype=float) for name in ("copies", "m", "n", "k"))
     moved = copies * (n * k * weights.bytes_per_element + m * k * weights.activation_bytes + m * n * OUTPUT_BYTES)
     loops, _ = tile_loops(gpu, weights, m=m, n=n, k=k, copies=copies, splits=(1,), given=given)
-    flops, inputs = 2.0 * copies * m * n * k, copies * m * k
+    flops, inputs = 2.0 * copies * m * n * k, copies * m * k * (1.0 - np.asarray(shape.get("converted", 0.0)))
     return joined(gpu, weights, flops=flops, moved=moved, inputs=inputs, loops=loops, given=given)
 
 

@@ -37,7 +37,7 @@ def parts(gpu: Gpu, kernel: Kernel, shape: Shape, given: Parameters) -> Parts:
 
     kernel.tiles: of a kernel like DeepGEMM, which loads whole tiles even where m ends before and takes k in one piece:
     the rows of its tiles, before them the fewest it loads. Where none are named, tiles of 16 rows stand for the swapped
-    product, and k may be split.
+    product, and k may be split. Optional column converted: 1 where the activations come in the weights' format.
     """
     weights = kernel.formats["weights"]
     m, n, k = (np.asarray(shape[name], dtype=float) for name in ("m", "n", "k"))
@@ -56,7 +56,8 @@ def parts(gpu: Gpu, kernel: Kernel, shape: Shape, given: Parameters) -> Parts:
         given=given,
     )
     loops = blend(OVERLAP, fastest, given["waste"] * beyond * k / BLOCK**2)
-    return joined(gpu, weights, flops=2.0 * m * n * k, moved=moved, inputs=m * k, loops=loops, given=given)
+    inputs = m * k * (1.0 - np.asarray(shape.get("converted", 0.0)))
+    return joined(gpu, weights, flops=2.0 * m * n * k, moved=moved, inputs=inputs, loops=loops, given=given)
 
 
 def joined(
@@ -70,7 +71,7 @@ def joined(
     kept = (given["warm"] * (gpu.l2 or 0.0) / moved) ** EDGE
     memory = moved / (1.0 + kept) / bandwidth
     seconds = given["floor"] + given["act"] * inputs / bandwidth + blend(OVERLAP, memory, loops)
-    compute = flops / (PEAK_SHARE * gpu.peak(weights.computes_in))
+    compute = np.maximum(loops, flops / (PEAK_SHARE * gpu.peak(weights.computes_in)))
     return Parts(seconds=seconds, compute=compute, memory=memory)
 
 

@@ -78,7 +78,7 @@ def test_expert_rows_of_ep144() -> None:
     even = predict(load="even")
     assert even.load is not None
     assert even.load.rows == 1024
-    assert even.seconds < step.seconds
+    assert even.seconds < 1.01 * step.seconds  # within a wave, rows are free
 
 
 def test_a_dense_layer_has_a_dense_ffn_and_no_all_to_all() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from bench_search import MIB, Measured, measure_apart, space
+from test_cpu_budget import NUMPY, NUMPY_SECONDS, cpu_seconds
 
 pytestmark = pytest.mark.budget
 MOST_RUNS = 3  # batches of three runs, made only while the budget is not met
@@ -20,10 +23,12 @@ def quickest(size: int, allowed: float) -> Measured:
     return found
 
 
-def test_a_million_configurations_take_less_than_a_second() -> None:
-    found = quickest(1_000_000, 1.0)
+def test_a_million_configurations_take_less_than_a_second(tmp_path: Path) -> None:
+    """A machine on which numpy's import takes longer gets as many times the second."""
+    slower = max(1.0, min(cpu_seconds(*NUMPY, bytecode=tmp_path) for _ in range(5)) / NUMPY_SECONDS)
+    found = quickest(1_000_000, slower)
     assert found.configurations >= 1_000_000
-    assert min(found.seconds) < 1.0, f"{min(found.seconds):.2f} s of CPU"
+    assert min(found.seconds) < slower, f"{min(found.seconds):.2f} s of CPU"
 
 
 def test_the_time_grows_no_faster_than_the_space() -> None:

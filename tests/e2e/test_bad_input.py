@@ -298,7 +298,8 @@ def test_each_figure_of_a_config_in_turn(key: str, tmp_path: Path, capsys: pytes
 
 Path_ = tuple[str, ...]
 TEXTS = {("name",), ("vendor",), ("architecture",)}
-OPTIONAL = {("memory", "capacity_is"), ("scale_up",), ("gpus_per_node",), ("tdp",), ("sms",), ("l2",), ("price",), ("compute", "int8")}
+OPTIONAL = {("memory", "capacity_is"), ("scale_up",), ("gpus_per_node",), ("tdp",), ("price",), ("compute", "int8")}
+OPTIONAL |= {("sms",), ("l2",)}
 MISSING = object()
 VALUES: dict[str, Any] = {
     "missing": MISSING,

@@ -227,7 +227,7 @@ def test_an_edit_reaches_every_command(tmp_path: Path, document: Document) -> No
         return result
 
     plain, fast = metrics(f"predict {STEP}"), metrics(f"predict {STEP} {edit}")
-    assert fast["step_s"] < 0.9 * plain["step_s"]
+    assert fast["step_s"] < 0.95 * plain["step_s"]
     assert metrics(f"explain {STEP} {edit}") == fast
     assert metrics(f"sensitivity {STEP} {edit}") == fast
     document(f"predict {STEP} --save {tmp_path}/a.yaml")
@@ -235,7 +235,7 @@ def test_an_edit_reaches_every_command(tmp_path: Path, document: Document) -> No
     assert compared["first"]["metrics"] == compared["second"]["metrics"] == fast
     plan = "plan deepseek-v3 --gpu h800 --gpus 128 --context 4k --min-tps 20 --max-batch 200"
     before, after = (document(f"{plan} {more}")["best"][0]["metrics"]["tok_s_per_gpu"] for more in ("", edit))
-    assert after > 1.03 * before
+    assert after > before
 
 
 def test_what_rests_on_an_edit_says_so(table: Table) -> None:

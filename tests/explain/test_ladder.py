@@ -279,7 +279,7 @@ def test_micro_batches_read_the_weights_twice() -> None:
 @pytest.mark.parametrize("batch", [60, 70, 129])
 def test_whole_tiles(batch: int) -> None:
     """On H20, bound by arithmetic, what the products of padded rows take more than those of the rows asked for."""
-    target = predictor("deepseek-v3", "h20", "cx7", "measured")
+    target = predictor("deepseek-v3", "h20", "cx7", ALL)
     gpu = target.machine.cluster.gpu
     step = target.predict(deployment(target.model, ep=32, batch=batch))
     costs = [(cost, 1) for cost in step.outside]
@@ -296,7 +296,7 @@ def test_whole_tiles(batch: int) -> None:
 
 
 def test_a_correction_by_hand_leaves_the_limit_alone() -> None:
-    target = predictor("deepseek-v3", "h800", "cx7", "measured")
+    target = predictor("deepseek-v3", "h800", "cx7", ALL)
     wanted = deployment(target.model, ep=128, batch=128, schedule="two-batch")
     plain = target.predict(wanted)
     slower = target.predict(replace(wanted, corrections={"mla_core": 2.0, "dispatch": 3.0, "o_proj": 1.5}))
@@ -308,7 +308,7 @@ def test_a_correction_by_hand_leaves_the_limit_alone() -> None:
 
 
 def test_every_rung_says_what_it_is() -> None:
-    target = predictor("deepseek-v3", "h20", "cx7", "measured")
+    target = predictor("deepseek-v3", "h20", "cx7", ALL)
     rungs = ladder(target, target.predict(deployment(target.model, ep=16)))
     assert all(rung.meaning for rung in rungs)
     assert "H20" in rungs[0].meaning

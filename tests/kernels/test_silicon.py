@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import importlib
 import inspect
 import io
@@ -14,33 +15,46 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from moeplan.kernels.silicon_family import silicon_family
 
 from moeplan.cli import silicon as silicon_command
 from moeplan.errors import InputError, UnknownName
-from moeplan.kernels import silicon
+from moeplan.kernels import silicon, silicon_place
+from moeplan.kernels.choice import chosen_fit
+from moeplan.kernels.library import KernelLibrary, Timed
+from moeplan.kernels.origin import Origin
+from moeplan.kernels.recipe import RowSource
+from moeplan.kernels.rows import rows_of
 from moeplan.kernels.silicon import (
     SiliconTable,
     kernel_counts,
     silicon_file,
     silicon_files,
-    silicon_root,
     silicon_system,
     silicon_table,
     version_key,
 )
 from moeplan.kernels.silicon_flags import Flag, silicon_facts
+from moeplan.kernels.silicon_place import silicon_named, silicon_root
 from moeplan.kernels.silicon_schema import SCHEMAS, Column
-from moeplan.kernels.work import gemm_work, grouped_gemm_work, ideal_gemm_time
+from moeplan.kernels.sources import ALL, KernelSources
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.precision import weight_format
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'moeplan[silicon]'")
 parquet: Any = importlib.import_module("pyarrow.parquet")
 
+CATALOG = Catalog.standard()
 VERSION = "1.0.0"
+DEEPGEMM = RowSource(  # the rows that correct the fit of H200's block-scaled products
+    gpu="h200",
+    system="h200_sxm",
+    family="gemm",
+    engine="sglang",
+    version="0.5.14",
+    kernels=("sglang_deepgemm_gemm_nt_f8f8bf16",),
+    where={"gemm_dtype": "fp8_block"},
+)
 EXAMPLES: dict[str, Any] = {"text": "half", "whole": 3, "real": 2.0, "yes_no": True}
 DECODE = {  # what a DeepSeek decode needs, by engine
     "gemm": "sglang",
@@ -362,7 +376,7 @@ def test_files_and_kernels_are_listed(systems: Path) -> None:
 
 def test_a_missing_package_or_library_says_what_to_install(systems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOEPLAN_SILICON", raising=False)
-    monkeypatch.setattr(silicon, "find_spec", lambda _name: None)
+    monkeypatch.setattr(silicon_place, "find_spec", lambda _name: None)
     with pytest.raises(InputError, match=r"pip install 'moeplan\[silicon\]'"):
         silicon_root()
     monkeypatch.setenv("MOEPLAN_SILICON", str(systems))
@@ -374,6 +388,22 @@ def test_a_missing_package_or_library_says_what_to_install(systems: Path, monkey
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(InputError, match=r"pyarrow: is not installed — pip install 'moeplan\[silicon\]'"):
         _file(systems, "gemm")
+
+
+def test_tables_are_there_where_the_environment_or_pip_says_so(systems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOEPLAN_SILICON", str(systems))
+    assert silicon_named() == str(systems)
+    silicon_place._named.cache_clear()
+    monkeypatch.setattr(silicon_place, "find_spec", lambda name: None if name == "pyarrow" else object())
+    assert silicon_named() is None  # nothing to read them with
+    silicon_place._named.cache_clear()
+    monkeypatch.delenv("MOEPLAN_SILICON")
+    monkeypatch.setattr(silicon_place, "find_spec", lambda _name: object())
+    assert silicon_named() == ""  # installed
+    silicon_place._named.cache_clear()
+    monkeypatch.setattr(silicon_place, "find_spec", lambda _name: None)
+    assert silicon_named() is None
+    silicon_place._named.cache_clear()
 
 
 def test_the_package_is_found_without_being_imported(systems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +427,10 @@ def test_the_rows_that_are_kept_back_cannot_be_opened(systems: Path, monkeypatch
         place.write_text("m,n,k,latency\n1,1,1,1\n")
     outside = systems / "outside.parquet"
     parquet.write_table(pyarrow.table(_rows("gemm")), outside)
+    monkeypatch.setenv("MOEPLAN_SILICON", str(systems))
     link = _write(systems, "gemm", _rows("gemm"))
+    named = _write(systems, "gemm", _rows("gemm"), version=DEEPGEMM.version)
+    library = KernelLibrary.of(CATALOG.gpu("h200"), Catalog.standard(systems.parent))
     opened: list[str] = []
     for owner, name in ((builtins, "open"), (io, "open"), (os, "open"), (parquet, "ParquetFile")):
         true = getattr(owner, name)
@@ -413,14 +446,30 @@ def test_the_rows_that_are_kept_back_cannot_be_opened(systems: Path, monkeypatch
         with pytest.raises(InputError, match=r"is no \.parquet under systems/data"):
             _file(systems, "gemm")
         with pytest.raises(InputError, match=r"is no \.parquet under systems/data"):
-            kernel_counts(systems, silicon_files(systems)[0])
+            kernel_counts(systems, silicon_files(systems)[-1])
+        named.unlink()
+        named.symlink_to(target)
+        for ask in (
+            lambda: rows_of(DEEPGEMM, CATALOG),
+            lambda: rows_of(DEEPGEMM, CATALOG, root=systems),
+            lambda: library.gemm(m=64, n=4096, k=7168, weights=weight_format("fp8_block")),
+        ):
+            with pytest.raises(InputError, match=r"is no \.parquet under systems/data"):
+                ask()
     for wrong in ("..", "../..", str(systems), silicon.KEPT_BACK):
         for argument in ("system", "family", "engine", "version"):
             with pytest.raises(InputError):
                 _file(systems, **{"family": "gemm"} | {argument: wrong})
+            with pytest.raises(InputError):
+                rows_of(dataclasses.replace(DEEPGEMM, **{argument: wrong}), CATALOG)  # type: ignore[arg-type]  # texts
     with pytest.raises(InputError):
         silicon_root(sample)
-    assert not [path for path in opened if path.endswith(".csv") or Path(path) == outside]
+    link.unlink()
+    _write(systems, "gemm", _rows("gemm"))
+    assert len(_file(systems, "gemm")) == 3
+    inside = {Path(path) for path in opened if systems.parent in Path(path).parents}
+    assert inside == {link}, "what may be read is seen to be opened, and nothing else"
+    assert not [path for path in opened if path.endswith(".csv") or Path(path).resolve() in (outside, sample)]
 
 
 def test_no_code_names_them_but_the_refusal() -> None:
@@ -435,82 +484,185 @@ def test_no_code_names_them_but_the_refusal() -> None:
     assert rest.count("KEPT_BACK") == 1  # used in the refusal alone
 
 
-def test_gemm_surfaces_give_the_measured_time_back(systems: Path) -> None:
-    gpu, weights = Catalog.standard().gpu("h200"), weight_format("fp8_block")
-    rows = _rows("gemm", m=[64, 128, 64], n=[4096, 4096, 512], k=[7168, 7168, 7168], latency=[0.02, 0.03, 0.01])
-    _write(systems, "gemm", rows | {"gemm_dtype": ["fp8_block"] * 3})
-    family = silicon_family(_file(systems, "gemm"), gpu)
-    assert set(family.surfaces) == {(4096, 7168), (512, 7168)}
-    share, _ = family.surfaces[4096, 7168].at(1.0, 128)
-    ideal = ideal_gemm_time(gemm_work(m=128, n=4096, k=7168, weights=weights), gpu, "fp8")
-    assert ideal / share == pytest.approx(0.03e-3)
-    assert (family.table_of, family.title) == ("h200", _file(systems, "gemm").source)
+def _silicon(**given: Any) -> RowSource:
+    fixed: dict[str, Any] = {"gpu": "h200", "system": "h200_sxm", "engine": "sglang", "version": VERSION}
+    return RowSource(**fixed | given)
 
 
-def test_mla_surfaces_go_by_heads_and_cached_tokens(systems: Path) -> None:
-    gpu = Catalog.standard().gpu("h200")
-    types: dict[str, list[Any]] = {
-        "mla_dtype": ["bfloat16"] * 2,
-        "kv_cache_dtype": ["bfloat16"] * 2,
-        "num_heads": [128, 128],
-        "tp_size": [1, 1],
-    }
+def test_dense_rows_are_of_one_kernel_and_format_in_si_units(systems: Path) -> None:
+    rows = _rows("gemm", m=[64, 128, 64], n=[4096, 4096, 512], k=[7168] * 3, latency=[0.02, 0.03, 0.01])
+    rows |= {"gemm_dtype": ["fp8_block", "fp8_block", "bfloat16"], "kernel_source": ["deepgemm", "deepgemm", "cublas"]}
+    _write(systems, "gemm", rows)
+    with pytest.raises(InputError, match=r"2 kernels.*cublas \(1 rows\); deepgemm \(2 rows\)"):
+        rows_of(_silicon(family="gemm"), CATALOG, root=systems)
+    for source in (
+        _silicon(family="gemm", kernels=("deepgemm",)),
+        _silicon(family="gemm", where={"gemm_dtype": "fp8_block"}),
+    ):
+        found = rows_of(source, CATALOG, root=systems)
+        assert {name: values.tolist() for name, values in found.shape.items()} == {
+            "m": [64.0, 128.0],
+            "n": [4096.0, 4096.0],
+            "k": [7168.0, 7168.0],
+        }
+        assert found.seconds == pytest.approx([0.02e-3, 0.03e-3])
+        assert (found.gpu.slug, found.best) == ("h200", Origin.MEASURED)
+        assert found.source.endswith("h200_sxm, sglang 1.0.0, gemm_perf.parquet, kernel deepgemm")
+    with pytest.raises(InputError, match="no row holds"):
+        rows_of(_silicon(family="gemm", where={"gemm_dtype": "fp8_blck"}), CATALOG, root=systems)
+
+
+def test_attentions_rows_see_the_new_token_and_those_before(systems: Path) -> None:
+    types: dict[str, list[Any]] = {"mla_dtype": ["bfloat16"] * 2, "kv_cache_dtype": ["bfloat16"] * 2}
     rows = _rows("generation_mla", batch_size=[64, 64], step=[4095, 8191], isl=[1, 1], latency=[0.5, 0.9]) | types
-    _write(systems, "generation_mla", rows)
-    family = silicon_family(_file(systems, "generation_mla"), gpu)
-    surface = family.surfaces[576, 512]
-    assert np.exp(surface.series) == pytest.approx([128])
-    assert np.exp(surface.line) == pytest.approx([64 * 4096, 64 * 8192])
-    assert 0 < surface.value.min() < surface.value.max() < 1
-    fp8 = silicon_family(_file(systems, "generation_mla"), gpu, core=weight_format("fp8"))
-    assert (fp8.surfaces[576, 512].value < surface.value).all()
+    _write(systems, "generation_mla", rows | {"num_heads": [128, 128], "tp_size": [1, 1]})
+    found = rows_of(_silicon(family="generation_mla"), CATALOG, root=systems)
+    assert {name: values.tolist() for name, values in found.shape.items()} == {
+        "batch": [64.0, 64.0],
+        "heads": [128.0, 128.0],
+        "q_len": [1.0, 1.0],
+        "context": [4096.0, 8192.0],
+    }
+    kept = rows_of(_silicon(family="generation_mla", limits={"context": (8000, 9000)}), CATALOG, root=systems)
+    assert kept.seconds == pytest.approx([0.9e-3])
+    with pytest.raises(InputError, match="widen the limits"):
+        rows_of(_silicon(family="generation_mla", limits={"context": (1, 2)}), CATALOG, root=systems)
 
 
 def test_batched_products_of_mla_go_by_heads(systems: Path) -> None:
-    rows = _rows("mla_bmm", op_name=["mla_gen_pre", "mla_gen_post"], latency=[0.01, 0.01]) | {
+    rows = _rows("mla_bmm", op_name=["mla_gen_pre", "mla_gen_post"], latency=[0.01, 0.02]) | {
         "bmm_dtype": ["bfloat16"] * 2, "num_heads": [128, 16], "num_tokens": [64, 64],
     }  # fmt: skip
     _write(systems, "mla_bmm", rows)
-    family = silicon_family(_file(systems, "mla_bmm"), Catalog.standard().gpu("h200"))
-    assert {shape: np.exp(surface.series).round() for shape, surface in family.surfaces.items()} == {
-        (512, 128): [128],
-        (128, 512): [16],
+    found = rows_of(_silicon(family="mla_bmm"), CATALOG, root=systems)
+    by_seconds = dict(zip(found.seconds.round(6).tolist(), range(2), strict=True))
+    for seconds, copies, n, k in ((10e-6, 128, 512, 128), (20e-6, 16, 128, 512)):
+        place = by_seconds[seconds]
+        assert [found.shape[name][place] for name in ("copies", "m", "n", "k")] == [copies, 64, n, k]
+
+
+def test_experts_rows_go_by_active_experts_and_time_both_products(systems: Path) -> None:
+    rows = _moe(num_tokens=[32, 4096], moe_ep_size=[32, 32], distribution=["uniform"] * 2, latency=[0.1, 0.2])
+    _write(systems, "wideep_generation_moe", rows)
+    found = rows_of(_silicon(family="wideep_generation_moe"), CATALOG, root=systems)
+    # 32 tokens x 8 / 32 ranks: one row for each of 8 experts; 4096: 128 rows each, a tile of 128 being two of 64
+    assert {name: values.tolist() for name, values in found.shape.items()} == {
+        "groups": [8.0, 8.0],
+        "idle": [0.0, 0.0],
+        "m": [1.0, 128.0],
+        "blocks": [8.0, 16.0],
+        "tokens": [0.0, 0.0],
+        "n": [4096.0, 4096.0],
+        "k": [7168.0, 7168.0],
+        "both": [1.0, 1.0],
     }
 
 
-def test_experts_surfaces_go_by_active_experts_and_their_rows(systems: Path) -> None:
-    gpu, weights = Catalog.standard().gpu("h200"), weight_format("fp8_block")
-    rows = _moe(num_tokens=[32, 4096], moe_ep_size=[32, 32], distribution=["uniform"] * 2, latency=[0.1, 0.2])
-    _write(systems, "wideep_generation_moe", rows)
-    family = silicon_family(_file(systems, "wideep_generation_moe"), gpu)
-    surface = family.surfaces[4096, 7168]
-    assert np.exp(surface.series) == pytest.approx([8])  # 32 tokens x 8 / 32 ranks: one row for each of 8 experts
-    assert np.exp(surface.line) == pytest.approx([1, 128])
-    works = [grouped_gemm_work(rows=1024, groups=8, n=n, k=k, weights=weights) for n, k in ((4096, 7168), (7168, 2048))]
-    assert surface.value[0, 1] == pytest.approx(sum(ideal_gemm_time(work, gpu, "fp8") for work in works) / 0.2e-3)
-    _write(systems, "moe", _moe(hidden_size=[2688], inter_size=[1856], moe_tp_size=[2]))
-    assert set(silicon_family(_file(systems, "moe"), gpu).surfaces) == {(928, 2688)}
+def test_rows_unfit_for_use_are_left_out(systems: Path) -> None:
+    _write(systems, "gemm", _rows("gemm", latency=[0.0, 1.0, 2.0], m=[1, 2, 3]))
+    assert rows_of(_silicon(family="gemm"), CATALOG, root=systems).shape["m"].tolist() == [2.0, 3.0]
+    _write(systems, "moe", _moe(latency=[1.0]), version="0.5.14")  # mislabelled
+    with pytest.raises(InputError, match=r"no row of .* is left"):
+        rows_of(_silicon(family="moe", version="0.5.14"), CATALOG, root=systems)
 
 
-def test_surfaces_are_of_one_format_and_of_fit_rows(systems: Path) -> None:
-    gpu = Catalog.standard().gpu("h200")
-    _write(systems, "gemm", _rows("gemm", gemm_dtype=["bfloat16", "fp8"]))
-    with pytest.raises(InputError, match="holds bfloat16, fp8"):
-        silicon_family(_file(systems, "gemm"), gpu)
-    _write(systems, "gemm", _rows("gemm", gemm_dtype=["int8_wo"]), version="2.0")
-    with pytest.raises(InputError, match="is int8_wo"):
-        silicon_family(_file(systems, "gemm"), gpu)
-    _write(systems, "moe", _moe(distribution=["power_law_1.2"]))
-    with pytest.raises(InputError, match="holds power_law"):
-        silicon_family(_file(systems, "moe"), gpu)
-    _write(systems, "moe", _moe(latency=[1.0]), version="0.5.14")
-    with pytest.raises(InputError, match="no row fit for use: mislabelled"):
-        silicon_family(_file(systems, "moe", version="0.5.14"), gpu)
+def test_a_family_without_a_form_is_named(systems: Path) -> None:
     _write(systems, "nccl", _rows("nccl"))
-    with pytest.raises(InputError, match="no form as efficiency surfaces"):
-        silicon_family(_file(systems, "nccl"), gpu)
-    with pytest.raises(InputError, match="means nothing"):
-        silicon_family(_file(systems, "moe", version=VERSION), gpu, core=weight_format("fp8"))
+    with pytest.raises(UnknownName, match="silicon family with a form"):
+        rows_of(_silicon(family="nccl"), CATALOG, root=systems)
+
+
+@pytest.fixture
+def named(systems: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder as the environment names it, for the library."""
+    monkeypatch.setenv("MOEPLAN_SILICON", str(systems))
+    return systems
+
+
+def _library(systems: Path, gpu: str = "h200", sources: KernelSources = ALL, *, cold: bool = False) -> KernelLibrary:
+    """With a data folder of its own, so that nothing is remembered from another test's tables."""
+    mine = systems.parent / "mine"
+    mine.mkdir(exist_ok=True)
+    return dataclasses.replace(KernelLibrary.of(CATALOG.gpu(gpu), Catalog.standard(mine), sources), cold=cold)
+
+
+def _timed(library: KernelLibrary, form: str, **shape: float) -> Timed:
+    found = library.timed(form, {"weights": "fp8_block"}, shape)
+    assert found is not None
+    return found
+
+
+def _deepgemm(systems: Path, milliseconds: list[float]) -> None:
+    rows = _rows("gemm", m=[64, 128], n=[4096] * 2, k=[7168] * 2, latency=milliseconds)
+    rows |= {"gemm_dtype": ["fp8_block"] * 2, "kernel_source": [DEEPGEMM.kernels[0]] * 2}
+    _write(systems, "gemm", rows, version=DEEPGEMM.version)
+
+
+def test_the_library_takes_silicon_where_the_environment_names_it(named: Path) -> None:
+    _deepgemm(named, [0.05, 0.08])
+    shape = {"n": 4096.0, "k": 7168.0}
+    found = _timed(_library(named), "gemm", m=128.0, **shape)
+    assert found.seconds == pytest.approx(0.08e-3, rel=1e-9)
+    assert found.origin is Origin.MEASURED
+    assert found.source.endswith(f"h200_sxm, sglang 0.5.14, gemm_perf.parquet, kernel {DEEPGEMM.kernels[0]}")
+    between = _timed(_library(named), "gemm", m=90.0, **shape)
+    assert (between.origin, between.source) == (Origin.INTERPOLATED, found.source)
+    far = _timed(_library(named), "gemm", m=128.0, n=64.0, k=7168.0)
+    assert (far.origin, far.speed) == (Origin.FITTED, 1.0)
+    # a step: the form without quantisation and last-level cache, in the ratio that was measured with them
+    fits = _library(named, sources=KernelSources(allowed=("fitted",)), cold=True)
+    cold = _timed(_library(named, cold=True), "gemm", m=128.0, converted=1.0, **shape)
+    assert cold.seconds == pytest.approx(
+        _timed(fits, "gemm", m=128.0, converted=1.0, **shape).seconds / found.speed, rel=1e-9
+    )
+
+
+def test_silicon_can_be_left_out_and_named_alone(named: Path) -> None:
+    _deepgemm(named, [0.05, 0.08])
+    shape = {"m": 128.0, "n": 4096.0, "k": 7168.0}
+    for allowed in (("table", "fitted"), ("fitted",)):
+        assert _timed(_library(named, sources=KernelSources(allowed=allowed)), "gemm", **shape).origin is Origin.FITTED
+    alone = _library(named, sources=KernelSources(allowed=("silicon",)))
+    assert _timed(alone, "gemm", **shape).origin is Origin.MEASURED
+    with pytest.raises(InputError, match="gemm fp8_block: no source answers"):
+        _timed(alone, "gemm", m=128.0, n=64.0, k=7168.0)
+
+
+def test_the_users_table_comes_before_silicon(named: Path) -> None:
+    _deepgemm(named, [0.05, 0.08])
+    table = named.parent / "mine" / "kernels" / "h200" / "gemm_fp8.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("m,n,k,seconds\n128,4096,7168,0.5\n")
+    table.with_suffix(".yaml").write_text(
+        "{title: mine, gpu: H200, kernel: a, precision: fp8, source: b, licence: c, date: '2026'}\n"
+    )
+    found = _timed(_library(named, cold=True), "gemm", m=128.0, n=4096.0, k=7168.0, converted=1.0)
+    assert (found.source, found.origin) == ("mine", Origin.MEASURED)
+    assert found.seconds == pytest.approx(0.5, rel=1e-9)
+    other = _timed(_library(named), "gemm", m=128.0, n=64.0, k=7168.0)
+    assert other.origin is Origin.FITTED
+
+
+def test_a_time_of_both_products_corrects_each(named: Path) -> None:
+    """DeepSeek's experts, 128 rows for each of eight: one ratio, found by the first product's shape."""
+    rows = _moe(num_tokens=[4096], moe_ep_size=[32], distribution=["uniform"], latency=[0.2])
+    _write(named, "wideep_generation_moe", rows, version="0.5.10")
+    chosen = chosen_fit(CATALOG, CATALOG.gpu("h200"), "grouped_gemm", {"weights": "fp8_block"})
+    assert chosen is not None
+    whole = {"groups": 8.0, "m": 128.0, "n": 4096.0, "k": 7168.0, "blocks": 16.0, "both": 1.0}
+    speed = float(chosen.fit.parts(CATALOG.gpu("h200"), whole).seconds) / 0.2e-3
+    library = _library(named)
+    up = _timed(library, "grouped_gemm", groups=8.0, m=128.0, n=4096.0, k=7168.0)
+    down = library.timed(
+        "grouped_gemm",
+        {"weights": "fp8_block"},
+        {"groups": 8.0, "m": 128.0, "n": 7168.0, "k": 2048.0},
+        other_product=True,
+    )
+    assert down is not None
+    assert (up.origin, down.origin) == (Origin.MEASURED, Origin.MEASURED)
+    assert up.speed == down.speed == pytest.approx(speed, rel=1e-9)
+    assert 0.1e-3 < up.seconds + down.seconds < 0.2e-3  # what is between the two is an operator of its own
 
 
 def _run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -580,8 +732,14 @@ def test_the_package_has_the_known_columns_and_pitfalls() -> None:
     layer = silicon_table(
         root, system="h200_sxm", family="gemm", engine="sglang", where={"gemm_dtype": "fp8_block", "n": 4096, "k": 7168}
     )
-    surfaces = silicon_family(layer, Catalog.standard().gpu("h200")).surfaces
-    assert 0.1 < surfaces[4096, 7168].value.max() < 1
+    source = RowSource(
+        gpu="h200",
+        system="h200_sxm",
+        family="gemm",
+        engine="sglang",
+        where={"gemm_dtype": "fp8_block", "n": "4096", "k": "7168"},
+    )
+    assert len(rows_of(source, CATALOG, root=root)) == len(layer)
 
 
 @pytest.mark.budget

@@ -261,7 +261,8 @@ def test_what_was_measured_is_extrapolated_on_an_edited_chip() -> None:
         assert after[name].origin == Origin.EXTRAPOLATED, name
         assert "edited chip" in after[name].source
     assert after["dispatch"].origin == before["dispatch"].origin
-    assert float(after["o_proj"].seconds) == pytest.approx(float(before["o_proj"].seconds) * 3.35 / 4.8)
+    share = float(after["o_proj"].seconds) / float(before["o_proj"].seconds)
+    assert 3.35 / 4.8 < share < 0.9  # part of its time is not memory traffic
 
 
 def test_what_was_measured_is_extrapolated_on_an_edited_card() -> None:

@@ -14,7 +14,7 @@ EMPTY: tuple[Any, ...] = ("", (), [], {}, None)
 
 
 class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # its base asks
         return True
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from moeplan.kernels.rows import Rows, errors, group_numbers
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.fit import FitError
 from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters
+from moeplan.kernels.rows import Rows, errors, group_numbers
 from moeplan.kinds import Array
 
 INSTALL: Final = "pip install 'moeplan[fit]'"

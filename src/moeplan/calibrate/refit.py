@@ -74,7 +74,7 @@ def fit_file(
         else f"{found[parameter.name]:.4g}"
         for parameter in form.parameters
     }
-    ranges = {
+    ranges: dict[str, tuple[float, ...]] = {
         name: (min(float(each.shape[name].min()) for each in rows), max(float(each.shape[name].max()) for each in rows))
         for name in form.shape
         if all(name in each.shape for each in rows)

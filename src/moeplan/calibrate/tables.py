@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from moeplan.errors import Fault, InputError, UnknownName, together
 from moeplan.kernels.choice import Chosen, chosen_fit
 from moeplan.kernels.fit import FitError, FitFile
 from moeplan.kernels.forms.catalog import form_named
-from moeplan.kernels.measured import TableKind, kind_named, table_at
+from moeplan.kernels.measured import TableKind, kind_named, measured_cold, table_at
 from moeplan.kernels.recipe import Recipe
 from moeplan.kernels.rows import Rows, errors, group_numbers
 from moeplan.specs.catalog import Catalog
@@ -45,8 +45,8 @@ class Calibration:
 def calibrate_tables(catalog: Catalog, paths: Sequence[Path]) -> list[Calibration]:
     """Fit every kind of table on every GPU; raise InputError naming every file that is no table.
 
-    A table's name says its kind (gemm_fp8.csv), its folder or its sidecar the GPU. A quarter of the whole shapes is left
-    out, the new parameters start from those that answered before and stay near them where rows do not say otherwise.
+    A table's name says its kind (gemm_fp8.csv), its folder or its sidecar the GPU. A quarter of the whole shapes is
+    left out; new parameters start from those that answered before and stay there where rows do not say otherwise.
     """
     samples: dict[tuple[str, str], list[Rows]] = {}
     together("calibrate", *(partial(_sample, catalog, path) for path in paths))
@@ -56,12 +56,23 @@ def calibrate_tables(catalog: Catalog, paths: Sequence[Path]) -> list[Calibratio
 
 
 def _sample(catalog: Catalog, path: Path) -> tuple[str, Rows]:
+    """The kind and the rows of a file, which every fault names."""
+    try:
+        return _read(catalog, path)
+    except InputError as error:
+        named = [
+            fault if str(path) in fault.path else replace(fault, path=f"{path}, {fault.path}") for fault in error.faults
+        ]
+        raise InputError(str(path), named) from error
+
+
+def _read(catalog: Catalog, path: Path) -> tuple[str, Rows]:
     kind = kind_named(path.stem)
     table = table_at(path, path.stem)
     gpu = _gpu(catalog, path, table.sidecar.gpu)
-    shape = {name: np.asarray(values) for name, values in table.shape.items()}
-    assert set(shape) == set(kind.columns), "a table is read with its columns"
-    return path.stem, Rows(gpu=catalog.gpu(gpu), shape=shape, seconds=table.seconds, source=table.sidecar.title)
+    assert set(table.shape) == set(kind.columns), "a table is read with its columns"
+    device, shape = measured_cold(catalog.gpu(gpu), table.shape, table.seconds.size)
+    return path.stem, Rows(gpu=device, shape=shape, seconds=table.seconds, source=table.sidecar.title)
 
 
 def _gpu(catalog: Catalog, path: Path, named: str) -> str:

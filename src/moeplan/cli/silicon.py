@@ -18,11 +18,11 @@ from moeplan.kernels.silicon import (
     package_label,
     silicon_file,
     silicon_files,
-    silicon_root,
     silicon_system,
     silicon_table,
 )
 from moeplan.kernels.silicon_flags import Flag, silicon_facts
+from moeplan.kernels.silicon_place import silicon_root
 from moeplan.report.document import document
 from moeplan.report.tables import console, table
 from moeplan.specs.catalog import Catalog

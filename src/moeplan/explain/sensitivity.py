@@ -174,7 +174,7 @@ def _launches(before: Change) -> Change:
         gqa_floor=figures.gqa_floor * less,
         step_overhead=figures.step_overhead * less,
     )
-    kernels = replace(predictor.machine.kernels, general=general, floors=predictor.machine.kernels.floors * less)
+    kernels = replace(predictor.machine.kernels, general=general, hasten=predictor.machine.kernels.hasten * less)
     return _with_cluster(predictor, predictor.machine.cluster, kernels), chosen, min_tps
 
 

@@ -80,7 +80,8 @@ def chosen_fit(
     over.
     """
     key = tuple(sorted((facts or {}).items()))
-    return _chosen(catalog, form, tuple(formats.items()), gpu.slug, gpu.architecture, engine, key)
+    asked = (form, tuple(formats.items()), gpu.slug, gpu.architecture, engine, key)
+    return _chosen(catalog, *asked, _changed(catalog))
 
 
 def generation(architecture: str) -> str:
@@ -90,7 +91,14 @@ def generation(architecture: str) -> str:
 
 @lru_cache(maxsize=512)
 def _chosen(
-    catalog: Catalog, form: str, formats: Formats, gpu: str, architecture: str, engine: str, facts: Facts
+    catalog: Catalog,
+    form: str,
+    formats: Formats,
+    gpu: str,
+    architecture: str,
+    engine: str,
+    facts: Facts,
+    _stamp: tuple[int, ...],
 ) -> Chosen | None:
     known = choices(catalog)
     key = "-".join(name for _, name in formats)
@@ -101,7 +109,7 @@ def _chosen(
     if found is None:
         return None
     own = Kernel(formats={role: weight_format(name) for role, name in formats}, tiles=found.fit.kernel.tiles)
-    fit = replace(found.fit, kernel=own)
+    fit = replace(found.fit, kernel=own, samples=())  # whose rows are of its own precision
     return replace(found, fit=fit, origin=Origin.ASSUMED, notes=("another precision's kernel", *found.notes))
 
 
@@ -131,6 +139,15 @@ def _first(
                 measured_on=measured_on,
             )
     return None
+
+
+def _changed(catalog: Catalog) -> tuple[int, ...]:
+    """When the user's fits last changed: a fit that was just written is found by the next question."""
+    return tuple(
+        path.stat().st_mtime_ns
+        for root in catalog.roots[:-1]
+        for path in (*root.glob("kernels/fits"), *root.glob("kernels/fits/*"), *root.glob("kernels/fits/*/*.yaml"))
+    )
 
 
 def _ways(known: Choices, gpu: str, architecture: str) -> Iterator[_Way]:

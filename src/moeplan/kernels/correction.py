@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -37,10 +37,15 @@ def _one(shape: Shape) -> Real:
     return np.ones_like(np.asarray(shape["m"], dtype=float))
 
 
+def _slots(shape: Shape) -> Real:
+    """All groups of a rank, with rows or not; a prediction says how many, which no batch changes."""
+    return shape["slots"] if "slots" in shape else shape["groups"] + shape.get("idle", 0.0)
+
+
 AXES: Final[dict[str, Axes]] = {
     "gemm": Axes(names=("n", "k"), series=_one, line=lambda shape: shape["m"]),
     "batched_gemm": Axes(names=("n", "k"), series=lambda shape: shape["copies"], line=lambda shape: shape["m"]),
-    "grouped_gemm": Axes(names=("n", "k"), series=lambda shape: shape["groups"], line=lambda shape: shape["m"]),
+    "grouped_gemm": Axes(names=("n", "k"), series=_slots, line=lambda shape: shape["m"]),
     "mla_decode": Axes(
         names=(),
         series=lambda shape: shape["heads"] * shape["q_len"],
@@ -66,22 +71,27 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Correction:
-    """Surfaces of fitted over measured time, by the columns that name them; title: of the table."""
+    """Surfaces of fitted over measured time, by the columns that name them; title: of the table, gpu: measured.
+
+    points: see points_of. A table has hundreds of weight shapes, a model asks for few: a surface is built when it does.
+    """
 
     title: str
+    gpu: str
     axes: Axes
-    surfaces: dict[tuple[float, ...], Surface]
+    points: dict[tuple[float, ...], list[Point]]
     best_origin: Origin = Origin.MEASURED
     of_both: bool = False  # the rows time both products of an expert together
+    _built: dict[tuple[float, ...], Surface] = field(default_factory=dict)
 
     @classmethod
     def of(cls, title: str, gpu: Gpu, shape: Shape, seconds: Array, fit: Fit, best: Origin) -> Correction:
         """Build from measured rows; gpu: the chip that was measured."""
-        surfaces = {name: Surface.of(found) for name, found in points_of(gpu, shape, seconds, fit).items()}
         return cls(
             title=title,
+            gpu=gpu.slug,
             axes=AXES[fit.form.name],
-            surfaces=surfaces,
+            points=points_of(gpu, shape, seconds, fit),
             best_origin=best,
             of_both=bool(np.any(shape.get("both", 0))),
         )
@@ -90,13 +100,18 @@ class Correction:
         """The correction at a shape, whose naming columns are numbers, not arrays."""
         wanted = tuple(float(np.max(shape[name])) for name in self.axes.names)
         found, distance = self._nearest(wanted)
-        speed, origin = self.surfaces[found].at(self.axes.series(shape), self.axes.line(shape))
+        speed, origin = self._surface(found).at(self.axes.series(shape), self.axes.line(shape))
         return Corrected(speed=speed, origin=max(origin, self.best_origin), distance=distance, nearest=found)
 
+    def _surface(self, name: tuple[float, ...]) -> Surface:
+        if name not in self._built:
+            self._built[name] = Surface.of(self.points[name])
+        return self._built[name]
+
     def _nearest(self, wanted: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
-        if wanted in self.surfaces:
+        if wanted in self.points:
             return wanted, 0.0
-        names = np.array(list(self.surfaces))
+        names = np.array(list(self.points))
         distance = np.abs(np.log(names / np.array(wanted))).sum(axis=1)
         place = int(np.lexsort((*names.T[::-1], distance))[0])
         return tuple(names[place].tolist()), float(distance[place])

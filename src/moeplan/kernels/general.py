@@ -31,12 +31,3 @@ class GeneralFigures:
     all_reduce_source: str
     step_overhead: float = quantity("s")
     step_overhead_source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandIn:
-    """Read from data/kernels/stand_in.yaml: whose tables serve a GPU that has none."""
-
-    die: dict[str, str]
-    architecture: dict[str, str]
-    other: str

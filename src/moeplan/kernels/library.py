@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,15 +17,15 @@ from moeplan.kernels.efficiency import Efficiency
 from moeplan.kernels.fit import Fit, FitError
 from moeplan.kernels.forms.form import Parts, Shape
 from moeplan.kernels.general import GeneralFigures
-from moeplan.kernels.measured import kinds_of, measured_table
+from moeplan.kernels.measured import MeasuredTable, kinds_of, measured_cold, measured_table
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.recipe import RowSource
 from moeplan.kernels.rows import rows_of
-from moeplan.kernels.silicon import silicon_found
+from moeplan.kernels.silicon_place import silicon_named
 from moeplan.kernels.sources import ALL, KernelSources
 from moeplan.kernels.work import AttentionWork, Work, attention_work, gemm_work, grouped_gemm_work, overlapped
 from moeplan.kinds import Real
-from moeplan.routing.padding import expected_padded_rows, padded_rows
+from moeplan.routing.padding import padded_rows
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import EDITED, Gpu
 from moeplan.specs.loading import build, read_mapping
@@ -33,6 +34,7 @@ from moeplan.specs.precision import Format
 if TYPE_CHECKING:
     from moeplan.kernels.article import ArticleFigures
 
+KEPT, LARGE = 512, 4096  # answers that a library remembers, and elements of the largest array in them
 NO_KERNEL = ("price", "tdp", "memory.capacity")  # figures of a GPU that no kernel's time depends on
 
 
@@ -61,7 +63,7 @@ class KernelLibrary:
     """Answers how efficient a kernel of a given shape is on one GPU.
 
     A fit says how long the kernel takes; a table of the same GPU, where there is one, corrects it to what was measured.
-    floors: what kernels take beside arithmetic and traffic is multiplied by it, for asking what less would be worth.
+    hasten: every time among a fit's parameters is multiplied by it, for asking what less of them would be worth.
     cold: every layer reads its own weights and cache from memory, as in a model; else they may stay in the last cache,
     as where one kernel is measured over and over.
     """
@@ -70,8 +72,10 @@ class KernelLibrary:
     catalog: Catalog
     general: GeneralFigures
     sources: KernelSources = ALL
-    floors: float = 1.0
+    hasten: float = 1.0
     cold: bool = True
+    # A search walks over GPUs in pieces, and layers repeat: the same products are asked for again and again.
+    _answered: dict[Hashable, Efficiency | None] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, gpu: Gpu, catalog: Catalog, sources: KernelSources = ALL) -> KernelLibrary:
@@ -106,16 +110,18 @@ class KernelLibrary:
         k: int,
         weights: Format,
         down: bool,
-        idle: Real = 0.0,
+        slots: Real | None = None,
         exact: bool = False,
     ) -> Efficiency:
-        """Efficiency of a grouped GEMM over `groups` groups of `rows_per_group` rows each, and `idle` ones of none.
+        """Efficiency of a grouped GEMM over `groups` groups of `rows_per_group` rows each, out of `slots` on the rank.
 
         exact: every group has just so many rows, as in a benchmark; else they scatter around them, as routing makes it.
         """
         m, active = np.maximum(rows_per_group, 1.0), np.maximum(groups, 1.0)
         work = grouped_gemm_work(rows=rows_per_group * groups, groups=groups, n=n, k=k, weights=weights)
-        shape: dict[str, Real] = {"groups": active, "m": m, "n": float(n), "k": float(k), "idle": idle}
+        shape: dict[str, Real] = {"groups": active, "m": m, "n": float(n), "k": float(k)}
+        if slots is not None:
+            shape |= {"slots": slots, "idle": np.maximum(slots - active, 0.0)}
         if not exact:
             shape["scattered"] = 1.0
         found = self._found(
@@ -217,10 +223,11 @@ class KernelLibrary:
         asked = engine or self.sources.engine
         chosen = chosen_fit(self.catalog, self.gpu, form, formats, engine=asked, facts=facts)
         if chosen is None:
-            return self._nothing(form, formats)
+            self._nothing(form, formats)
+            return None
         gpu = replace(self.gpu, l2=None) if self.cold else self.gpu
         answer = Timed(
-            parts=chosen.fit.parts(gpu, shape),
+            parts=(chosen.fit if self.hasten == 1.0 else chosen.fit.hastened(self.hasten)).parts(gpu, shape),
             speed=1.0,
             origin=chosen.origin,
             source="; ".join((chosen.fit.title, *chosen.notes)),
@@ -231,8 +238,9 @@ class KernelLibrary:
             found = correction.at(_swapped(shape) if other_product and correction.of_both else shape)
             if found.distance > NEAR:
                 continue
-            origin = found.origin if found.distance == 0 else worst(found.origin, Origin.EXTRAPOLATED)
-            notes = list(chosen.notes)
+            own = correction.gpu == self.gpu.slug
+            origin = found.origin if own and found.distance == 0 else worst(found.origin, Origin.EXTRAPOLATED)
+            notes = [] if own else list(chosen.notes)  # what was carried over for the fit was measured for the table
             if found.distance > 0:
                 named = ", ".join(f"{value:g}" for value in found.nearest)
                 notes.append(f"shape of {', '.join(correction.axes.names)} = {named}")
@@ -241,7 +249,8 @@ class KernelLibrary:
             break
         else:
             if not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
-                return self._nothing(form, formats)
+                self._nothing(form, formats)
+                return None
         if any(why == EDITED and path not in NO_KERNEL for path, why in self.gpu.assumed.items()):
             source = f"{answer.source} (on an edited chip)"
             answer = replace(answer, origin=worst(answer.origin, Origin.EXTRAPOLATED), source=source)
@@ -259,11 +268,33 @@ class KernelLibrary:
         other_product: bool = False,
     ) -> Efficiency | None:
         """The same as fractions of the peaks."""
+        if form == "grouped_gemm":  # on as many axes as the search has
+            return self._share(form, formats, shape, work, precision, facts, other_product=other_product)
+        key = _key(form, formats, shape)
+        if key is None:
+            return self._share(form, formats, shape, work, precision, facts, other_product=other_product)
+        if key not in self._answered:
+            if len(self._answered) >= KEPT:
+                self._answered.clear()
+            self._answered[key] = self._share(form, formats, shape, work, precision, facts, other_product=False)
+        return self._answered[key]
+
+    def _share(
+        self,
+        form: str,
+        formats: Mapping[str, str],
+        shape: Shape,
+        work: Work | AttentionWork,
+        precision: str,
+        facts: Mapping[str, float] | None,
+        *,
+        other_product: bool,
+    ) -> Efficiency | None:
         timed = self.timed(form, formats, shape, facts=facts, other_product=other_product)
         if timed is None:
             return None
-        padding = _padding(shape, timed.tile, form)
-        return _efficiency(timed, work, padding, self.gpu, precision, self.floors)
+        padding = padded_rows(shape["m"], timed.tile) / shape["m"] if form == "gemm" else timed.parts.padding
+        return _efficiency(timed, work, padding, self.gpu, precision)
 
     def _corrections(self, chosen: Chosen, form: str, formats: Mapping[str, str]) -> Iterator[Correction]:
         """Measured rows of the GPU: the user's table, the silicon one, the packaged one that the fit comes from."""
@@ -272,14 +303,18 @@ class KernelLibrary:
         fit = chosen.fit
         if self.sources.may("table") and len(self.catalog.roots) > 1:
             for gpu in chosen.measured_on:
-                yield from _of_own_tables(self.catalog, gpu, tuple(kinds_of(form, formats)), fit)
+                for kind in kinds_of(form, formats):
+                    table = measured_table(self.catalog, gpu, kind)
+                    if table is not None and table.own:
+                        yield _of_own_table(self.catalog, gpu, table, fit)
         own = [source for source in fit.samples if source.gpu in chosen.measured_on]
+        folder = silicon_named() if self.sources.may("silicon") else None
         for source in own:
-            if source.family and self.sources.may("silicon") and silicon_found():
-                yield _of_rows(self.catalog, source, fit)
+            if source.family and folder is not None:
+                yield _of_rows(self.catalog, source, fit, folder)
         for source in own:
             if source.table and self.sources.may("table"):
-                yield _of_rows(self.catalog, source, fit)
+                yield _of_rows(self.catalog, source, fit, "")
 
     def _nothing(self, form: str, formats: Mapping[str, str]) -> None:
         """Leave it to the published figures where assumptions are allowed, else raise InputError."""
@@ -290,25 +325,27 @@ class KernelLibrary:
         raise InputError("kernels", [Fault(f"{form} {named}", f"no source answers for {self.gpu.name}", fix)])
 
 
-def _efficiency(
-    timed: Timed, work: Work | AttentionWork, padding: Real, gpu: Gpu, precision: str, floors: float
-) -> Efficiency:
-    """The fractions of the peaks that give back the parts of a time: at the peak over as predicted."""
+def _efficiency(timed: Timed, work: Work | AttentionWork, padding: Real, gpu: Gpu, precision: str) -> Efficiency:
+    """The fractions of the peaks that give back the parts of a time: at the peak over as predicted.
+
+    A step's kernel reads cold memory: it is no faster than the roofline, whatever a warm table or a fit says.
+    """
     if isinstance(work, AttentionWork):
         peak = gpu.peak(precision)
         perfect = overlapped(work.score_flops / peak, work.value_flops / peak, work.vector_ops / gpu.vector_rate, gpu)
     else:
-        perfect = work.flops * padding / gpu.peak(precision)
+        perfect = work.flops / gpu.peak(precision)
     traffic = work.bytes_ / gpu.memory.bandwidth
-    # A part is no shorter than at the peak and no longer than the whole, whatever a measured row says of the fit.
-    compute = np.clip(timed.parts.compute / timed.speed, perfect, np.maximum(timed.seconds, perfect))
-    memory = np.clip(timed.parts.memory / timed.speed, traffic, np.maximum(timed.seconds, traffic))
-    share = perfect / compute
+    seconds = np.maximum(timed.seconds, np.maximum(perfect, traffic))
+    padding = np.clip(padding, 1.0, seconds / perfect)
+    compute = np.clip(timed.parts.compute / timed.speed, perfect * padding, seconds)
+    memory = np.clip(timed.parts.memory / timed.speed, traffic, seconds)
+    share = perfect * padding / compute
     return Efficiency(
         compute=share,
         vector=share if isinstance(work, AttentionWork) else 1.0,
         memory=traffic / memory,
-        floor=floors * (timed.seconds - np.maximum(compute, memory)),
+        floor=(seconds - np.maximum(compute, memory)),
         padding=padding,
         origin=timed.origin,
         source=timed.source,
@@ -316,12 +353,17 @@ def _efficiency(
     )
 
 
-def _padding(shape: Mapping[str, Real], tile: int, form: str) -> Real:
-    """Rows worked on over rows asked, whole tiles; expected where the rows scatter."""
-    if tile == 1 or form not in ("gemm", "grouped_gemm"):
-        return 1.0
-    m = shape["m"]
-    return (expected_padded_rows if "scattered" in shape else padded_rows)(m, tile) / m
+def _key(form: str, formats: Mapping[str, str], shape: Shape) -> Hashable | None:
+    """What an answer depends on; None where an array is too large to keep."""
+    parts: list[Hashable] = [form, *formats.values()]
+    for name, value in shape.items():
+        if isinstance(value, np.ndarray):
+            if value.size > LARGE:
+                return None
+            parts.append((name, value.shape, value.tobytes()))
+        else:
+            parts.append((name, float(value)))
+    return tuple(parts)
 
 
 def _swapped(shape: Shape) -> dict[str, Real]:
@@ -330,18 +372,14 @@ def _swapped(shape: Shape) -> dict[str, Real]:
 
 
 @lru_cache(maxsize=64)
-def _of_own_tables(catalog: Catalog, gpu: str, kinds: tuple[str, ...], fit: Fit) -> tuple[Correction, ...]:
-    tables = [measured_table(catalog, gpu, kind) for kind in kinds]
-    return tuple(
-        Correction.of(table.title, catalog.gpu(gpu), table.shape, table.seconds, fit, table.best)
-        for table in tables
-        if table is not None and table.own
-    )
+def _of_own_table(catalog: Catalog, gpu: str, table: MeasuredTable, fit: Fit) -> Correction:
+    device, shape = measured_cold(catalog.gpu(gpu), table.shape, table.seconds.size)
+    return Correction.of(table.title, device, shape, table.seconds, fit, table.best)
 
 
 @lru_cache(maxsize=64)
-def _of_rows(catalog: Catalog, source: RowSource, fit: Fit) -> Correction:
-    rows = rows_of(source, catalog)
+def _of_rows(catalog: Catalog, source: RowSource, fit: Fit, folder: str) -> Correction:
+    rows = rows_of(source, catalog, root=Path(folder) if folder else None)
     return Correction.of(rows.source, rows.gpu, rows.shape, rows.seconds, fit, rows.best)
 
 

@@ -17,6 +17,7 @@ from moeplan.kernels.origin import Origin
 from moeplan.kernels.table import Sidecar, read_table
 from moeplan.kinds import Array
 from moeplan.specs.catalog import Catalog
+from moeplan.specs.gpu import Gpu
 from moeplan.specs.precision import weight_format
 
 
@@ -81,6 +82,15 @@ class MeasuredTable:
     def best(self) -> Origin:
         """A capped table is an assumption."""
         return Origin.MEASURED if self.sidecar.cold_share is None else Origin.ASSUMED
+
+
+def measured_cold(gpu: Gpu, shape: Shape, rows: int) -> tuple[Gpu, dict[str, Array]]:
+    """The chip and the columns, as a form takes them, for rows measured as in a step, as `moeplan bench` does.
+
+    No last-level cache holds what a kernel reads, activations come in the weights' format.
+    """
+    columns = {**shape, "converted": np.ones(rows)}
+    return replace(gpu, l2=None), {name: np.asarray(values, dtype=float) for name, values in columns.items()}
 
 
 def kind_named(name: str) -> TableKind:

@@ -14,8 +14,6 @@ from moeplan.kernels.forms.form import Form, Kernel, Parameters
 from moeplan.kernels.measured import measured_table
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.recipe import RowSource
-from moeplan.kernels.silicon import silicon_root, silicon_table
-from moeplan.kernels.silicon_columns import columns_of
 from moeplan.kinds import Array
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import Gpu
@@ -55,7 +53,7 @@ class Rows:
 
 def rows_of(source: RowSource, catalog: Catalog, *, root: Path | None = None) -> Rows:
     """Read the rows that a source names; raise InputError where they are not there."""
-    found = _of_table(source, catalog) if source.table else _of_silicon(source, catalog, root or silicon_root())
+    found = _of_table(source, catalog) if source.table else _of_silicon(source, catalog, root)
     kept = found.within(source.limits)
     if not len(kept):
         raise InputError("calibrate", [Fault(source.gpu, f"no row of {found.source} is left", "widen the limits")])
@@ -75,9 +73,13 @@ def errors(form: Form, kernel: Kernel, rows: Rows, parameters: Parameters) -> Ar
     return found
 
 
-def _of_silicon(source: RowSource, catalog: Catalog, root: Path) -> Rows:
+def _of_silicon(source: RowSource, catalog: Catalog, root: Path | None) -> Rows:
+    from moeplan.kernels.silicon import silicon_table
+    from moeplan.kernels.silicon_columns import columns_of
+    from moeplan.kernels.silicon_place import silicon_root
+
     table = silicon_table(
-        root,
+        root or silicon_root(),
         system=source.system,
         family=source.family,
         engine=source.engine,

@@ -7,12 +7,10 @@ are out of reach here, see `_checked`.
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,14 +19,12 @@ from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError, UnknownName
 from moeplan.kernels.silicon_flags import UNFIT, Columns, Flag, Mask, SiliconFacts, flags_of, key_of, silicon_facts
+from moeplan.kernels.silicon_place import INSTALL, PACKAGE
 from moeplan.kernels.silicon_schema import ELEMENT_BYTES, PROVENANCE, SCHEMAS, Column, Schema
 from moeplan.specs.catalog import Catalog
 
-ENVIRONMENT: Final = "MOEPLAN_SILICON"
-PACKAGE: Final = "aiconfigurator_core"
 KEPT_BACK: Final = "silicon_sample.csv"
 CHANGED: Final = "moeplan knows the tables of aiconfigurator-core 0.12; install that version"
-INSTALL: Final = "pip install 'moeplan[silicon]'"
 LISTED: Final = 40  # values named in a message at most
 SUFFIX: Final = "_perf.parquet"
 
@@ -108,32 +104,6 @@ class SiliconFile:
     engine: str
     version: str
     path: Path
-
-
-def silicon_root(given: str | Path | None = None) -> Path:
-    """The package's `systems` folder: the one given, else the environment's MOEPLAN_SILICON, else the installed one's.
-
-    Raises InputError when the package is not installed, or the folder holds no data.
-    """
-    named = given if given is not None else os.environ.get(ENVIRONMENT) or None
-    if named is None:
-        spec = find_spec(PACKAGE)
-        if spec is None or not spec.submodule_search_locations:
-            raise InputError("silicon", [Fault("aiconfigurator-core", "is not installed", INSTALL)])
-        root = Path(next(iter(spec.submodule_search_locations))) / "systems"
-    else:
-        root = Path(named)
-    if not (str(named) and (root / "data").is_dir()):
-        fix = f"give the folder `systems` of aiconfigurator-core, or {INSTALL}"
-        raise InputError("silicon", [Fault(str(root), "holds no folder `data`", fix)])
-    return root
-
-
-@lru_cache(maxsize=1)
-def silicon_found() -> bool:
-    """Whether the tables and their reader are installed, or the environment names a folder."""
-    named = os.environ.get(ENVIRONMENT) or find_spec(PACKAGE) is not None
-    return bool(named) and find_spec("pyarrow") is not None
 
 
 def silicon_system(gpu: str, catalog: Catalog | None = None) -> str | None:

@@ -56,22 +56,6 @@ class Surface:
         value: Real = curves.ravel()[at] + share_line * slopes.ravel()[at]
         return (value if np.ndim(value) else float(value)), self._origin(log_series, log_line)
 
-    def along_time(self, series: Real, line: Real) -> tuple[Real, Origin]:
-        """As `at`, for work that grows in proportion to the line: below its first value it is the time that is carried.
-
-        The time goes on along the straight line through the first two values, which meets zero work at the time that a
-        kernel takes to start and to end. Where that would be negative, the fraction holds as everywhere else.
-        """
-        value, origin = self.at(series, line)
-        first, second = np.exp(self.line[:2]) if self.line.size > 1 else (0.0, 1.0)
-        if not np.any(np.less(line, first)):
-            return value, origin
-        start, end = first / self.at(series, first)[0], second / self.at(series, second)[0]  # times, up to a factor
-        slope = np.minimum((end - start) / (second - first), start / first)
-        below = line / (start + slope * (line - first))
-        carried = np.where(np.less(line, first), below, value)
-        return (carried if np.ndim(carried) else float(carried)), origin
-
     def _origin(self, series: Real, line: Real) -> Origin:
         if _outside(series, self.series) or _outside(line, self.line):
             return Origin.EXTRAPOLATED

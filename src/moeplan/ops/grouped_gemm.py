@@ -29,7 +29,7 @@ def grouped_gemm(
         efficiency=kernels.grouped_gemm(
             rows_per_group=m,
             groups=load.active,
-            idle=load.slots - load.active,
+            slots=load.slots,
             n=n,
             k=k,
             weights=weights,

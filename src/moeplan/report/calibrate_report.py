@@ -33,7 +33,7 @@ def print_calibrations(out: Console, found: Sequence[Calibration], written: Sequ
 
 
 def print_fits(out: Console, files: Sequence[FitFile]) -> None:
-    """Each chip with its cross-validated error, each generation with its worst chip left out, then each carried over."""
+    """Each chip with its cross-validated error, each generation with its worst left out, then each carried over."""
     rows = []
     for file in files:
         alone = len(file.gpus) == 1

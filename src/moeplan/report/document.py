@@ -152,6 +152,7 @@ def _cost(cost: Cost, copies: int, *, explain: bool) -> Json:
         "bytes": cost.bytes_,
         "origin": str(cost.origin),
         "source": cost.source,
+        "error": None if cost.error is None else {"median": cost.error.median, "p90": cost.error.p90},
     }
     if explain:
         content["formula"] = cost.formula

@@ -61,12 +61,18 @@ def _group_table(step: Prediction, group: GroupTime) -> Table:
                     f"{share:.1%}",
                     cost.bound_by,
                     _percent(cost),
-                    f"{cost.origin}: {cost.source}",
+                    _from(cost),
                 ]
             )
     return table(
         ("stage", "operator", "µs/layer", "hidden µs", "share", "bound by", "efficiency", "from"), rows, title=title
     )
+
+
+def _from(cost: Cost) -> str:
+    """Where a time comes from; of a fit, the median error on rows that it had not seen."""
+    sure = "" if cost.error is None else f" ±{cost.error.median:.0%}"
+    return f"{cost.origin}{sure}: {cost.source}"
 
 
 def _percent(cost: Cost) -> str:
@@ -81,7 +87,7 @@ def _outside_table(step: Prediction) -> Table:
             f"{float(cost.seconds / step.seconds):.1%}",
             cost.bound_by,
             _percent(cost),
-            f"{cost.origin}: {cost.source}",
+            _from(cost),
         ]
         for cost in step.outside
     ]

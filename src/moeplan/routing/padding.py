@@ -15,7 +15,7 @@ def padded_rows(rows: Real, tile: int) -> Real:
     return result if np.ndim(rows) else float(result)
 
 
-def expected_padded_rows(rows: Real, tile: int) -> Real:
+def expected_padded_rows(rows: Real, tile: Real) -> Real:
     """E[⌈M / tile⌉] · tile where M is random with mean `rows`, as routing makes it: variance = mean.
 
     E[⌈M/tile⌉] = Σ_j P(M > j·tile), by the normal approximation. Only the two edges around the mean are asked: those

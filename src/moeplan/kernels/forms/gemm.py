@@ -119,7 +119,9 @@ def step_time(gpu: Gpu, weights: Format, lines: int, results: int, given: Parame
     peak = PEAK_SHARE * gpu.peak(weights.computes_in) / gpu.units
     arithmetic = 2.0 * results * DEPTH / peak + given["block"] * results / BLOCK**2
     loads = given["load"] * lines * weights.activation_bytes / (2 * BLOCK)
-    return float(blend(STEP_OVERLAP, arithmetic, loads, given["latency"]))
+    return float(
+        (arithmetic**STEP_OVERLAP + loads**STEP_OVERLAP + given["latency"] ** STEP_OVERLAP) ** (1 / STEP_OVERLAP)
+    )
 
 
 def _time(name: str, start: float, low: float, high: float, meaning: str) -> Parameter:

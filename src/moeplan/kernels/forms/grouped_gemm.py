@@ -21,7 +21,6 @@ import numpy as np
 from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters, Parts, Shape, blend
 from moeplan.kernels.work import OUTPUT_BYTES
 from moeplan.kinds import Real
-from moeplan.routing.padding import expected_padded_rows
 from moeplan.specs.gpu import Gpu
 
 PEAK_SHARE: Final = 0.95
@@ -33,7 +32,7 @@ PAIRED: Final = "Blackwell"  # two SMs multiply together, each loads half of the
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Load:
-    """What a rank's groups hold: blocks row tiles of `tile` rows, of which `planned` were expected."""
+    """What a rank's groups hold: blocks row tiles of `tile` rows, of which `planned` were expected; their spread."""
 
     groups: Real
     idle: Real
@@ -41,6 +40,7 @@ class Load:
     tile: Real
     blocks: Real
     planned: Real
+    spread: Real
 
 
 def tile_rows(tiles: tuple[int, ...], rows: Real) -> Real:
@@ -85,18 +85,21 @@ def _load(kernel: Kernel, shape: Shape) -> Load:
     elif contiguous:
         blocks = np.maximum(groups, rows / tile)
     else:
-        blocks = groups * _tiles(kernel, m, tile, shape)
+        blocks = groups * _tiles(m, tile, shape)
     planned = blocks if contiguous else (groups + idle) * np.ceil(expected / tile)
-    return Load(groups=groups, idle=idle, rows=rows, tile=tile, blocks=blocks, planned=planned)
+    # Tiles of a group scatter as its rows do, √m of them, and by where the last tile ends, 1/√12 of one.
+    scattered = np.asarray(shape.get("scattered", 0.0))
+    spread = scattered * np.sqrt(groups * (m / tile**2 + 1.0 / 12.0))
+    return Load(groups=groups, idle=idle, rows=rows, tile=tile, blocks=blocks, planned=planned, spread=spread)
 
 
-def _tiles(kernel: Kernel, m: Real, tile: Real, shape: Shape) -> Real:
+def _tiles(m: Real, tile: Real, shape: Shape) -> Real:
     """Row tiles of one group of m rows, expected ones where rows scatter."""
     found: Real = np.ceil(m / tile)
     scattered = np.asarray(shape.get("scattered", 0.0))
     if np.any(scattered):
-        for size in kernel.tiles:
-            found = np.where((tile == size) & (scattered > 0), expected_padded_rows(m, size) / size, found)
+        half_row = 0.5  # rows are whole numbers
+        found = np.where(scattered > 0, _rounded_up((m - half_row) / tile, np.sqrt(m) / tile), found)
     return found
 
 
@@ -105,7 +108,9 @@ def _gemm(gpu: Gpu, kernel: Kernel, load: Load, n: Real, k: Real, given: Paramet
     weights = kernel.formats["weights"]
     steps = k / DEPTH
     width = _width(load.planned, n, gpu.units)
-    waves = _ceil(load.blocks * np.ceil(n / width) / gpu.units)
+    across = np.ceil(n / width) / gpu.units
+    filled = load.blocks * across
+    waves = _rounded_up(filled, load.spread * across) if np.any(load.spread) else _ceil(filled)
     pair = 2.0 if gpu.architecture.startswith(PAIRED) else 1.0
     multiply = 2.0 * load.tile * width * DEPTH / (PEAK_SHARE * gpu.peak(weights.computes_in) / gpu.units)
     feed = given["feed"] * (load.tile + width / pair) / (2 * WIDEST)
@@ -114,7 +119,8 @@ def _gemm(gpu: Gpu, kernel: Kernel, load: Load, n: Real, k: Real, given: Paramet
     traffic = traffic + load.rows * (k * weights.activation_bytes + n * OUTPUT_BYTES)
     memory = traffic / (given["bandwidth"] * gpu.memory.bandwidth)
     busy = blend(POWER, memory, compute + waves * given["tile"])
-    return Parts(seconds=given["floor"] + given["latency"] * steps + busy, compute=compute, memory=memory)
+    seconds = given["floor"] + given["latency"] * steps + busy
+    return Parts(seconds=seconds, compute=compute, memory=memory, padding=load.blocks * load.tile / load.rows)
 
 
 def _width(blocks: Real, n: Real, units: int) -> Real:
@@ -127,6 +133,18 @@ def _width(blocks: Real, n: Real, units: int) -> Real:
 
 def _ceil(waves: Real) -> Real:
     return np.ceil(waves - 1e-9)
+
+
+def _rounded_up(mean: Real, spread: Real) -> Real:
+    """E⌈X⌉ of X even on mean ± √3·spread, and at least one.
+
+    E⌈X⌉ = (F(high) - F(low)) / (high - low), F(x) = ∫₀ˣ⌈t⌉dt = (⌊x⌋ + 1)·(x - ⌊x⌋/2).
+    """
+    half = np.maximum(3.0**0.5 * spread, 1e-6)
+    low, high = np.maximum(mean - half, 0.0), mean + half
+    below, above = np.floor(low), np.floor(high)
+    area = (above + 1.0) * (high - above / 2) - (below + 1.0) * (low - below / 2)
+    return np.maximum(area / (high - low), 1.0)
 
 
 PARAMETERS: Final = (

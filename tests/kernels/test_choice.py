@@ -111,13 +111,14 @@ def test_nothing_stands_for_a_form_that_no_fit_has() -> None:
 def test_everything_that_choices_name_is_there() -> None:
     """A kernel listed has a fit somewhere, formats have the form's roles, GPUs are those of the catalog."""
     known = choices(CATALOG)
+    written = {path.stem for path in (CATALOG.roots[-1] / "kernels" / "fits").glob("*/*.yaml")}
     for form, by_formats in known.kernels.items():
         for formats, names in by_formats.items():
             assert len(formats.split("-")) == len(form_named(form).roles)
             for name in names:
                 if name == "vllm-deepgemm":
                     continue  # listed ahead of its table
-                assert fits_of(CATALOG, f"{form}.{formats}.{name}"), (form, formats, name)
+                assert f"{form}.{formats}.{name}" in written, (form, formats, name)
         assert set(known.instead.get(form, {}).values()) <= by_formats.keys(), form
     chips = set(CATALOG.names("gpus"))
     assert {*known.die, *known.die.values(), *known.other} <= chips

@@ -8,7 +8,7 @@ import pytest
 
 from moeplan.calibrate.fit_text import fit_text
 from moeplan.errors import InputError, UnknownName
-from moeplan.kernels.fit import FitError, fit_of, fits_of, read_fit
+from moeplan.kernels.fit import FitError, FitFile, fit_of, fits_of, read_fit
 from moeplan.kernels.forms.catalog import form_named
 from moeplan.kernels.recipe import RowSource, read_recipe, recipe_path
 from moeplan.specs.catalog import Catalog
@@ -27,26 +27,36 @@ def _start(path: Path, form: str, formats: dict[str, str]) -> str:
     return f"{form}.{'-'.join(formats.values())}."
 
 
-def test_every_packaged_fit_is_named_by_what_it_holds() -> None:
-    assert len(FITS) > 300
-    for path in FITS:
-        file = read_fit(path)
+@pytest.fixture(scope="module")
+def files() -> dict[Path, FitFile]:
+    """Every packaged fit, read once."""
+    return {path: read_fit(path) for path in FITS}
+
+
+def test_every_packaged_fit_is_named_by_what_it_holds(files: dict[Path, FitFile]) -> None:
+    assert len(files) > 300
+    for path, file in files.items():
         assert path.stem.startswith(_start(path, file.form, file.formats)), path
         assert file.gpus == (path.parent.name,) or len(file.gpus) > 1, path
         assert 0 <= file.error.median <= file.error.p90, path
+        values = fit_of(file).parameters
         for parameter in form_named(file.form).parameters:
-            value = fit_of(file).parameters[parameter.name]
+            value = values[parameter.name]
             assert parameter.low * 0.999 <= value <= parameter.high * 1.001, (path, parameter.name, value)
         for source in file.samples:
             assert source.gpu == path.parent.name, path
 
 
-def test_every_packaged_recipe_can_be_read_and_has_its_fits() -> None:
+def test_every_packaged_recipe_can_be_read_and_has_its_fits(files: dict[Path, FitFile]) -> None:
+    by_recipe: dict[str, dict[str, FitFile]] = {}
+    for path, file in files.items():
+        by_recipe.setdefault(path.stem, {})[path.parent.name] = file
+    assert by_recipe.keys() == {path.stem for path in RECIPES}
     for path in RECIPES:
         recipe = read_recipe(path)
         assert path.stem.startswith(_start(path, recipe.form, recipe.formats)), path
         assert set(recipe.held) <= {parameter.name for parameter in form_named(recipe.form).parameters}
-        fits = fits_of(CATALOG, path.stem)
+        fits = by_recipe[path.stem]
         assert {source.gpu for source in recipe.samples} == {name for name, fit in fits.items() if fit.gpus == (name,)}
         for fit in fits.values():
             assert fit.tiles == recipe.tiles, path

@@ -35,9 +35,7 @@ class Fixed(KernelLibrary):
 
 def machine(gpu: str = "h800") -> Machine:
     cluster = dataclasses.replace(CLUSTER, gpu=CATALOG.gpu(gpu))
-    library = KernelLibrary.of(cluster.gpu, CATALOG)
-    values = {field.name: getattr(library, field.name) for field in dataclasses.fields(library)}
-    return Machine(cluster, Fixed(**values))
+    return Machine(cluster, Fixed.of(cluster.gpu, CATALOG))
 
 
 def load(*, rows: float, active: float) -> ExpertLoad:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from moeplan.kernels.fit import Fit, fit_of, read_fit
+from moeplan.kernels.fit import Fit, FitError, FitFile, fit_of, fits_of, read_fit
 from moeplan.kernels.forms.form import Kernel
 from moeplan.kernels.origin import Origin
 from moeplan.specs.catalog import Catalog
@@ -132,13 +132,28 @@ def _first(
                 f"carried over from {' and '.join(file.gpus)} by the peaks" if not way.measured_on else ""
             )
             measured_on = tuple(dict.fromkeys(name for name in (gpu, way.measured_on) if name))
+            fit = fit_of(file)
+            if way.origin is Origin.ASSUMED:
+                fit = replace(fit, error=_abroad(catalog, recipe, file))
             return Chosen(
-                fit=fit_of(file),
+                fit=fit,
                 origin=way.origin,
                 notes=(note,) if note else (),
                 measured_on=measured_on,
             )
     return None
+
+
+def _abroad(catalog: Catalog, recipe: str, file: FitFile) -> FitError | None:
+    """The worst that parameters with these chips among them were on another generation's; None if none was tried."""
+    at_home = {catalog.gpu(gpu).architecture for gpu in file.gpus}
+    tried = [
+        item.error
+        for other in fits_of(catalog, recipe).values()
+        for item in other.carried
+        if set(file.gpus) <= set(item.of) and catalog.gpu(other.gpus[0]).architecture not in at_home
+    ]
+    return max(tried, key=lambda error: error.median, default=None)
 
 
 def _changed(catalog: Catalog) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ class Fit:
     form: Form
     kernel: Kernel
     parameters: Parameters
-    error: FitError
+    error: FitError | None  # None where nobody has tried parameters of these chips on the one that is asked for
     gpus: tuple[str, ...]
     samples: tuple[RowSource, ...] = ()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.loading import build, read_mapping
@@ -43,17 +45,12 @@ class Table:
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> Table:
-    """Read `path` and the .yaml beside it.
+    """Read `path`, a .csv or, with pyarrow, a .parquet, and the .yaml beside it.
 
     Raises InputError naming every missing or unknown column and every cell that is no positive finite number.
     """
     sidecar = build(Sidecar, read_mapping(path.with_suffix(".yaml")), str(path.with_suffix(".yaml")))
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            header, written = tuple(reader.fieldnames or ()), list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
+    header, written = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     allowed = f"columns: {', '.join(columns)}"
     faults = [Fault("header", f"column {name!r} is missing", allowed) for name in columns if name not in header]
     faults += [Fault("header", f"unknown column {name!r}", allowed) for name in header if name not in columns]
@@ -70,7 +67,28 @@ def read_table(path: Path, columns: tuple[str, ...]) -> Table:
     return Table(sidecar, tuple(rows))
 
 
-def _row(line: dict[str, str], columns: tuple[str, ...], where: str, faults: list[Fault]) -> dict[str, float]:
+def _csv(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            return tuple(reader.fieldnames or ()), list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
+
+
+def _parquet(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(str(path), [Fault("pyarrow", "is not installed", "pip install 'moeplan[silicon]'")]) from error
+    try:
+        content = parquet.read_table(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are one of them
+        raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
+    return tuple(content.column_names), content.to_pylist()
+
+
+def _row(line: dict[str, Any], columns: tuple[str, ...], where: str, faults: list[Fault]) -> dict[str, float]:
     row = {}
     if None in line:  # where csv puts what goes beyond the header
         faults.append(Fault(where, "has more cells than the header", f"columns: {', '.join(columns)}"))

@@ -93,11 +93,19 @@ class Catalog:
         return _load_model(path, path.stat().st_mtime_ns)
 
     def kernel_table(self, gpu: str, family: str) -> Path | None:
-        """Return the CSV with that GPU's measured kernels of a family, or None."""
+        """Return the table (.csv or .parquet) with that GPU's measured kernels of a family, or None.
+
+        Raises InputError when a folder has both.
+        """
         for root in self.roots:
-            path = root / "kernels" / gpu / f"{family}.csv"
-            if path.is_file():
-                return path
+            found = [
+                path for end in (".csv", ".parquet") if (path := root / "kernels" / gpu / f"{family}{end}").is_file()
+            ]
+            if len(found) > 1:
+                fault = Fault(f"{family}", "is there as .csv and as .parquet", "keep one of them")
+                raise InputError(str(root / "kernels" / gpu), [fault])
+            if found:
+                return found[0]
         return None
 
     def data_file(self, *parts: str) -> Path:

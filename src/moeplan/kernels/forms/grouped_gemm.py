@@ -144,7 +144,8 @@ def _rounded_up(mean: Real, spread: Real) -> Real:
     low, high = np.maximum(mean - half, 0.0), mean + half
     below, above = np.floor(low), np.floor(high)
     area = (above + 1.0) * (high - above / 2) - (below + 1.0) * (low - below / 2)
-    return np.maximum(area / (high - low), 1.0)
+    expected: Real = np.maximum(area / (high - low), 1.0)
+    return expected
 
 
 PARAMETERS: Final = (

@@ -116,8 +116,6 @@ def test_everything_that_choices_name_is_there() -> None:
         for formats, names in by_formats.items():
             assert len(formats.split("-")) == len(form_named(form).roles)
             for name in names:
-                if name == "vllm-deepgemm":
-                    continue  # listed ahead of its table
                 assert f"{form}.{formats}.{name}" in written, (form, formats, name)
         assert set(known.instead.get(form, {}).values()) <= by_formats.keys(), form
     chips = set(CATALOG.names("gpus"))

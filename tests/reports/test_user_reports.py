@@ -1,4 +1,4 @@
-"""What users asked of other tools, and the right answers: memory (class b), layouts (c), hardware files (i)."""
+"""What users asked of other tools, and the right answers: memory (b), layouts (c), hardware files (i), kernels (j)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from moeplan.engines.rules.layout import Layout, smallest_gpu_count, violations
 from moeplan.engines.rules.memory_rule import kv_budget, memory_rule
 from moeplan.errors import InputError, UnknownName
 from moeplan.memory import dispatch_tokens, low_latency_buffer
+from moeplan.ops.gemm import gemm
+from moeplan.ops.machine import Machine
 from moeplan.predict import Prediction, Predictor
 from moeplan.routing.slots import deal
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Acceptance, Deployment, Precision
 from moeplan.specs.model import Experts, ModelSpec
 from moeplan.specs.parameters import kv_bytes, kv_shard_factor, routed_bytes, weight_bytes
+from moeplan.specs.precision import weight_format
 
 CATALOG = Catalog.standard()
 GIB, MB = 2**30, 1e6
@@ -399,3 +402,28 @@ def test_84_an_unknown_part_is_an_error_with_near_names() -> None:
     assert h200.scale_up is not None
     assert h200.scale_up.bandwidth == 450e9
     assert np.isclose(CATALOG.nic("cx7").line_rate, 50e9)
+
+
+# --- measurements (class j) ---------------------------------------------------------------------------------------
+
+
+def test_86_below_64_rows_a_product_gets_no_faster() -> None:
+    """deepseek-ai/DeepGEMM #60, #114: m = 64, n = 7168, k = 2048 moves 15.7 MB in 7.2 µs; m = 1 took 11.1 µs."""
+    machine = Machine.of(cluster_of(CATALOG, "h800", "cx7", None), CATALOG)
+    one, tile = (gemm("x", machine, m=m, n=7168, k=2048, weights=weight_format("fp8_block")) for m in (1, 64))
+    assert float(tile.bytes_) == pytest.approx(7168 * 2048 + 64 * 2048 + 2 * 64 * 7168, rel=0.005)  # scales apart
+    assert float(tile.bytes_) / 7.2e-6 == pytest.approx(2184e9, rel=0.01)
+    assert float(one.seconds) >= 0.9 * float(tile.seconds)
+    assert float(tile.seconds) >= 4.4e-6
+
+
+def test_82_every_operator_says_where_its_time_comes_from() -> None:
+    """microsoft/vidur #75, aliyun/SimAI #262: no model fails for a missing file, and what is not measured says so."""
+    for name in ("deepseek-v3", "kimi-k2", "glm-4.5", "qwen3-235b-a22b", "gpt-oss-120b"):
+        for gpu in ("h200", "mi300x"):
+            found = step(name, gpu, 16)
+            costs = [cost for group in found.groups for stage in group.layer.stages.values() for cost in stage.costs]
+            assert all(cost.source for cost in (*costs, *found.outside))
+            products = {str(cost.origin) for cost in costs if cost.measurable and cost.lane == "compute"}
+            assert "measured" not in products  # both chips have no table of their own here
+            assert products <= ({"fitted", "assumed"} if gpu == "h200" else {"assumed"})

@@ -68,6 +68,9 @@ def _sample(catalog: Catalog, path: Path) -> tuple[str, Rows]:
 
 def _read(catalog: Catalog, path: Path) -> tuple[str, Rows]:
     kind = kind_named(path.stem)
+    if not kind.usual:
+        fix = "no prediction runs this kernel yet"
+        raise InputError(str(path), [Fault("kind", f"{path.stem} is not fitted to", fix)])
     table = table_at(path, path.stem)
     gpu = _gpu(catalog, path, table.sidecar.gpu)
     assert set(table.shape) == set(kind.columns), "a table is read with its columns"

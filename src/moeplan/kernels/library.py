@@ -379,7 +379,13 @@ def _of_own_table(catalog: Catalog, gpu: str, table: MeasuredTable, fit: Fit) ->
 
 @lru_cache(maxsize=64)
 def _of_rows(catalog: Catalog, source: RowSource, fit: Fit, folder: str) -> Correction:
-    rows = rows_of(source, catalog, root=Path(folder) if folder else None)
+    try:
+        rows = rows_of(source, catalog, root=Path(folder) if folder else None)
+    except InputError as error:
+        if not source.family:
+            raise
+        fault = Fault("--kernels", "asks silicon, which cannot answer", "leave it out: --kernels table,fitted,assumed")
+        raise InputError(str(error.where), [*error.faults, fault]) from error
     return Correction.of(rows.source, rows.gpu, rows.shape, rows.seconds, fit, rows.best)
 
 

@@ -109,7 +109,7 @@ def _chosen(
     if found is None:
         return None
     own = Kernel(formats={role: weight_format(name) for role, name in formats}, tiles=found.fit.kernel.tiles)
-    fit = replace(found.fit, kernel=own, samples=())  # whose rows are of its own precision
+    fit = replace(found.fit, kernel=own, samples=(), error=None)  # its rows and its error are of its own precision
     return replace(found, fit=fit, origin=Origin.ASSUMED, notes=("another precision's kernel", *found.notes))
 
 

@@ -93,11 +93,11 @@ def test_the_parameters_that_the_rows_tell_are_found_and_the_others_stay(
 
 def test_the_file_says_what_it_is_of(calibrated: tuple[Path, Calibration]) -> None:
     _, found = calibrated
-    assert (found.file.title, found.file.source) == ("a fit to my table", "my table")
+    assert (found.file.title, found.file.source) == ("a fit to 24 rows of my table", "my table")
     assert (found.file.gpus, found.file.form, found.file.formats) == (("h200",), "gemm", FP8)
     assert found.file.error == found.after
     assert found.file.range == {"m": (8.0, 1024.0), "n": (512.0, 24576.0), "k": (512.0, 7168.0)}
-    assert found.file.samples == ()
+    assert [source.engine for source in found.file.samples] == ["sglang"]  # measured rows go on to correct
     assert file_name(kind_named("gemm_fp8"), "h200", "own") == "kernels/fits/h200/gemm.fp8_block.own.yaml"
     assert file_name(kind_named("gqa_decode_fp8"), "x", "y") == "kernels/fits/x/gqa_decode.bf16-fp8.y.yaml"
 
@@ -112,7 +112,7 @@ def test_the_fit_that_was_written_is_found_first(calibrated: tuple[Path, Calibra
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(fit_text(found.file))
     after = KernelLibrary.of(catalog.gpu("h200"), catalog, fits).gemm(**shape)  # type: ignore[arg-type]  # as named
-    assert (before.source, after.source) == ("SGLang's block-scaled fp8 GEMM by DeepGEMM", "a fit to my table")
+    assert (before.source, after.source) == ("SGLang's block-scaled fp8 GEMM by DeepGEMM", "a fit to 24 rows of my table")
     assert after.origin is Origin.FITTED
     assert after.error is not None
     assert after.error.median == pytest.approx(found.after.median, rel=1e-3)

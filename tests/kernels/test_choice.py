@@ -58,7 +58,10 @@ def test_the_nearest_fit_answers(
 ) -> None:
     chosen = found(gpu, form, formats)
     assert chosen.fit.gpus == gpus
-    assert (chosen.origin, chosen.notes, chosen.measured_on) == (origin, (note,) if note else (), measured_on)
+    assert (chosen.origin, chosen.notes[:1], chosen.measured_on) == (origin, (note,) if note else (), measured_on)
+    unlike = {"mi300x": ("(SMs)",), "ascend-910c": ("(FLOP per byte)", "SMs not given, 132 taken")}.get(gpu, ())
+    assert all(word in chosen.notes[-1] for word in unlike)
+    assert (chosen.error is None) == bool(unlike)  # nobody knows how far a fit is off on such a chip
 
 
 def test_the_kernel_named_comes_first_then_the_engines() -> None:

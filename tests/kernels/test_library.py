@@ -223,8 +223,8 @@ def test_a_near_weight_shape_takes_its_neighbours_ratio_and_a_far_one_none() -> 
     far, fitted = (dense(each, m=128, n=129280, k=7168) for each in (kernels, fits))
     assert (far.seconds, far.speed) == (fitted.seconds, 1.0)
     assert far.origin is Origin.FITTED
-    assert far.source == "DeepGEMM's block-scaled fp8 GEMM, of 2025-02 to 2025-04"
-    assert far.error is not None
+    assert far.source == "DeepGEMM's block-scaled fp8 GEMM, of 2025-02 to 2025-04; outside its rows"
+    assert far.error is None  # it says nothing of shapes beyond its rows
 
 
 @pytest.mark.parametrize(("factor", "origin"), [(3.9, Origin.EXTRAPOLATED), (4.1, Origin.FITTED)])
@@ -272,7 +272,8 @@ def test_attention_of_next_to_no_work_still_starts_and_ends(gpu: str, q_len: int
 )
 def test_a_chip_without_rows_takes_a_fit_and_says_whose(gpu: str, origin: Origin, source: str) -> None:
     found = library(gpu).gemm(m=128, n=7168, k=16384, weights=FP8)
-    assert (found.origin, found.source) == (origin, source)
+    assert found.origin is origin
+    assert found.source.startswith(source)
 
 
 def test_a_twin_without_rows_of_its_kernel_is_the_fit_of_the_die() -> None:

@@ -166,7 +166,7 @@ def test_decode_of_infersim_is_flashinfers() -> None:
         ({"op": "sparse MLA prefill"}, "sparse MLA prefill"),
         ({"op": "RoPE"}, "RoPE"),
         ({"op": "GQA decode", "heads_kv": ""}, "no heads_kv given"),
-        ({"op": "GQA decode", "batch": "0"}, "no batch given"),
+        ({"op": "GQA decode", "batch": "0"}, "batch is 0"),
     ],
 )
 def test_what_is_not_modelled_says_why(row: dict[str, str], problem: str) -> None:

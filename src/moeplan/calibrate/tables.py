@@ -41,6 +41,11 @@ class Calibration:
     after: FitError
     file: FitFile
 
+    @property
+    def worse(self) -> bool:
+        """Whether the rows left out say that the new fit is further off than what answered before."""
+        return self.before is not None and self.after.median > self.before.median
+
 
 def calibrate_tables(catalog: Catalog, paths: Sequence[Path]) -> list[Calibration]:
     """Fit every kind of table on every GPU; raise InputError naming every file that is no table.
@@ -49,6 +54,7 @@ def calibrate_tables(catalog: Catalog, paths: Sequence[Path]) -> list[Calibratio
     left out; new parameters start from those that answered before and stay there where rows do not say otherwise.
     """
     samples: dict[tuple[str, str], list[Rows]] = {}
+    paths = list({path.resolve(): path for path in paths}.values())
     together("calibrate", *(partial(_sample, catalog, path) for path in paths))
     for kind, sample in (_sample(catalog, path) for path in paths):
         samples.setdefault((sample.gpu.slug, kind), []).append(sample)
@@ -100,18 +106,21 @@ def _calibrated(catalog: Catalog, gpu: str, name: str, samples: Sequence[Rows]) 
     after = error_of([errors(form, kernel, sample, found) for sample in unseen])
     whole = fit_parameters(form, kernel, samples, start=start, trust=TRUST)
     titles = " and ".join(dict.fromkeys(sample.source for sample in samples))
+    rows = sum(map(len, samples))
+    # Where this chip's own rows were known before, they go on to correct: a fit does not make a measurement worse.
+    known = () if before is None else tuple(source for source in before.fit.samples if source.gpu == gpu)
     recipe = Recipe(
-        title=f"a fit to {titles}",
+        title=f"a fit to {rows} rows of {titles}",
         form=kind.form,
         formats=dict(kind.formats),
         source=titles,
-        samples=(),
+        samples=known,
         tiles=kernel.tiles,
     )
     return Calibration(
         gpu=gpu,
         kind=name,
-        rows=sum(map(len, samples)),
+        rows=rows,
         held_out=sum(map(len, unseen)),
         before_title="" if before is None else "; ".join((before.fit.title, *before.notes)),
         before=None if before is None else _error_before(before, unseen),
@@ -133,7 +142,7 @@ def _halves(samples: Sequence[Rows], whole: Sequence[str]) -> tuple[list[Rows], 
         count = int(numbers.max()) + 1
         if count < 4:
             fix = "measure at least four shapes, so that one can be left out"
-            raise InputError("calibrate", [Fault(sample.source, f"holds {count} shapes", fix)])
+            raise InputError("calibrate", [Fault(sample.source, f"holds {count} shape{'s' * (count != 1)}", fix)])
         out = np.random.default_rng(SEED).permutation(count)[: max(1, round(HELD_OUT * count))]
         left = np.isin(numbers, out)
         seen.append(sample.where(~left))

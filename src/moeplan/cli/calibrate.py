@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from moeplan.cli.options import data_option, json_option, print_json
-from moeplan.errors import Fault, InputError
+from moeplan.errors import Fault, InputError, together
 from moeplan.specs.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ def command() -> None:
 @click.argument("tables", nargs=-1, required=True)
 @click.option("--name", default="own", show_default=True, metavar="NAME", help="Of the kernel, in the file's name.")
 @click.option("--dry-run", is_flag=True, help="Print the errors before and after, write nothing.")
+@click.option(
+    "--force", is_flag=True, help="Write a fit also where what answered before is nearer to the rows left out."
+)
 @data_option
 @json_option
-def kernels(tables: Sequence[str], name: str, dry_run: bool, data: str | None, as_json: bool) -> int:
+def kernels(tables: Sequence[str], name: str, dry_run: bool, force: bool, data: str | None, as_json: bool) -> int:
     """Fit to TABLE.csv files as `moeplan bench` writes them; the errors before and after are of rows left out.
 
     Writes kernels/fits/<gpu>/<form>.<formats>.<NAME>.yaml in the folder of --data, where predictions look first.
@@ -43,11 +47,13 @@ def kernels(tables: Sequence[str], name: str, dry_run: bool, data: str | None, a
     if len(catalog.roots) == 1 and not dry_run:
         fix = "name the folder with --data DIR (or MOEPLAN_DATA), or only look with --dry-run"
         raise InputError("calibrate", [Fault("--data", "is missing: a fit is written to your own folder", fix)])
-    if not name.replace("-", "").replace("_", "").isalnum():
+    if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()):
         raise InputError("calibrate", [Fault("--name", f"is {name!r}", "use letters, digits, - and _")])
     found = calibrate_tables(catalog, [Path(table) for table in tables])
     written = []
     for item in found if not dry_run else ():
+        if item.worse and not force:
+            continue
         path = catalog.roots[0] / file_name(kind_named(item.kind), item.gpu, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, fit_text(item.file).encode())
@@ -83,8 +89,10 @@ def again(recipes: Sequence[str], tables: str | None, out: str | None, data: str
     catalog = Catalog.standard(data)
     root = None if tables is None else Path(tables)
     done: list[tuple[str, str, FitFile]] = []
-    for name in recipes:
-        for folder, file in refit(read_recipe(recipe_path(catalog, name)), catalog, root=root, progress=note):
+    together("calibrate", *(partial(recipe_path, catalog, name) for name in recipes))
+    read = {name: read_recipe(recipe_path(catalog, name)) for name in recipes}
+    for name, recipe in read.items():
+        for folder, file in refit(recipe, catalog, root=root, progress=note):
             done.append((name, folder, file))
             if out is not None:
                 path = Path(out) / folder / f"{name}.yaml"
@@ -97,7 +105,7 @@ def again(recipes: Sequence[str], tables: str | None, out: str | None, data: str
     from moeplan.report.calibrate_report import print_fits
     from moeplan.report.tables import console
 
-    for name in recipes:
+    for name in read:
         print_fits(console(), [file for recipe, _, file in done if recipe == name])
     return 0
 
@@ -111,5 +119,6 @@ def _content(item: Calibration) -> dict[str, object]:
         "before": item.before,
         "before_from": item.before_title,
         "after": item.after,
+        "worse": item.worse,
         "parameters": item.file.parameters,
     }

@@ -25,8 +25,7 @@ from moeplan.predict import Predictor
 from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import SCHEDULES, Precision, ScheduleName, check_precision
-from moeplan.specs.gpu import Gpu
+from moeplan.specs.deployment import SCHEDULES, Acceptance, Deployment, Precision, ScheduleName, check_precision
 from moeplan.specs.model import ModelSpec
 
 MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
@@ -122,7 +121,7 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Spac
         counts=counts if model.is_moe else counts[:1],
         batches=tuple(range(1, largest + 1)),
         drafts=drafts,
-        precisions=tuple(_precisions(question, model, cluster.gpu)),
+        precisions=tuple(_precisions(question, predictor)),
         schedules=_schedules(question.schedule, model, max(counts)),
         context=context,
         acceptance=acceptance(question.acceptance, max(drafts)),
@@ -148,8 +147,12 @@ def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:
     return (0,)
 
 
-def _precisions(question: PlanQuestion, model: ModelSpec, gpu: Gpu) -> Iterator[Precision]:
-    """The formats named that this GPU can multiply in; raise Unsupported, naming every reason, when there is none."""
+def _precisions(question: PlanQuestion, predictor: Predictor) -> Iterator[Precision]:
+    """The formats named that this GPU can multiply in and that the allowed sources answer for.
+
+    Raises Unsupported, naming every reason, when there is none.
+    """
+    model, gpu = predictor.model, predictor.machine.cluster.gpu
     formats(model, question.formats)
     faults: list[Fault] = []
     found = False
@@ -158,13 +161,21 @@ def _precisions(question: PlanQuestion, model: ModelSpec, gpu: Gpu) -> Iterator[
             precision = Precision.of(model, experts=question.experts, linear=question.linear, core=core, kv=cache)
             try:
                 check_precision(precision, gpu.supports, gpu.name)
-            except Unsupported as error:
+                predictor.evaluate(_smallest(precision))
+            except InputError as error:
                 faults.extend(fault for fault in error.faults if fault not in faults)
             else:
                 found = True
                 yield precision
     if not found:
         raise Unsupported(gpu.name, faults)
+
+
+def _smallest(precision: Precision) -> Deployment:
+    """One request on two GPUs: whatever a step asks of kernels and wires, this asks as well."""
+    return Deployment(
+        batch=1, ep=2, context=1, precision=precision, acceptance=Acceptance.geometric(1.0, 1, "nothing is drafted")
+    )
 
 
 def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[ScheduleName, ...]:

@@ -42,15 +42,22 @@ def message_bytes(direction: Direction, hidden: int, *, dispatch: str) -> float:
 
 
 def wire_share(
-    direction: Direction, ep: Real, gpu: Gpu, nic: Nic, general: GeneralFigures, catalog: Catalog
+    direction: Direction,
+    ep: Real,
+    gpu: Gpu,
+    nic: Nic,
+    general: GeneralFigures,
+    catalog: Catalog,
+    *,
+    tables: bool = True,
 ) -> WireShare:
     """Shares at an EP size: ConnectX-7's from DeepEP's table (all traffic over RDMA), other cards' from their file.
 
     A card whose effective rate is set by hand has that one. DeepEP's table is of one GPU: on others of its generation
-    it counts as extrapolated, elsewhere as assumed.
+    it counts as extrapolated, elsewhere as assumed. tables: whether measured ones may answer.
     """
     scale_up = general.nvlink_share_dispatch if direction == "dispatch" else general.nvlink_share_combine
-    if nic.slug != TABLE_NIC or nic.assumed.get("effective_rate") == EDITED:
+    if not tables or nic.slug != TABLE_NIC or nic.assumed.get("effective_rate") == EDITED:
         share: Real = nic.effective_rate / nic.line_rate
         return WireShare(nic=share, scale_up=scale_up, origin=Origin.ASSUMED, source=f"effective rate of {nic.name}")
     sizes, shares, title = _rdma_shares(catalog, direction)

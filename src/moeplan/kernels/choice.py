@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from moeplan.specs.gpu import Gpu
 from moeplan.specs.loading import build, read_mapping
 from moeplan.specs.precision import weight_format
 
+FAR = 2.0  # a chip's figure beyond that many times every fitted one's makes a fit's error say nothing
 Facts = tuple[tuple[str, float], ...]
 Formats = tuple[tuple[str, str], ...]
 
@@ -39,12 +40,14 @@ class Choices:
 class Chosen:
     """A fit, how sure it is at best, what is to be said beside it, and where measured rows are that may correct it.
 
+    error: how far off it was where it had not seen the rows, None where that says nothing of this chip or precision.
     measured_on: GPUs whose rows may correct it.
     """
 
     fit: Fit
     origin: Origin
     notes: tuple[str, ...]
+    error: FitError | None
     measured_on: tuple[str, ...]
 
 
@@ -81,7 +84,10 @@ def chosen_fit(
     """
     key = tuple(sorted((facts or {}).items()))
     asked = (form, tuple(formats.items()), gpu.slug, gpu.architecture, engine, key)
-    return _chosen(catalog, *asked, _changed(catalog))
+    found = _chosen(catalog, *asked, _changed(catalog))
+    if found is None or found.measured_on[:1] == found.fit.gpus or not (unlike := _unlike(catalog, gpu, found)):
+        return found
+    return replace(found, notes=(*found.notes, unlike), error=None)
 
 
 def generation(architecture: str) -> str:
@@ -109,8 +115,10 @@ def _chosen(
     if found is None:
         return None
     own = Kernel(formats={role: weight_format(name) for role, name in formats}, tiles=found.fit.kernel.tiles)
-    fit = replace(found.fit, kernel=own, samples=(), error=None)  # its rows and its error are of its own precision
-    return replace(found, fit=fit, origin=Origin.ASSUMED, notes=("another precision's kernel", *found.notes))
+    fit = replace(found.fit, kernel=own, samples=())  # its rows and its error are of its own precision
+    return replace(
+        found, fit=fit, error=None, origin=Origin.ASSUMED, notes=("another precision's kernel", *found.notes)
+    )
 
 
 def _first(
@@ -132,16 +140,30 @@ def _first(
                 f"carried over from {' and '.join(file.gpus)} by the peaks" if not way.measured_on else ""
             )
             measured_on = tuple(dict.fromkeys(name for name in (gpu, way.measured_on) if name))
-            fit = fit_of(file)
-            if way.origin is Origin.ASSUMED:
-                fit = replace(fit, error=_abroad(catalog, recipe, file))
             return Chosen(
-                fit=fit,
+                fit=fit_of(file),
                 origin=way.origin,
+                error=_abroad(catalog, recipe, file) if way.origin is Origin.ASSUMED else file.error,
                 notes=(note,) if note else (),
                 measured_on=measured_on,
             )
     return None
+
+
+def _unlike(catalog: Catalog, chip: Gpu, found: Chosen) -> str:
+    """What sets a chip apart from all that a fit comes from, by more than twice; empty where nothing does."""
+    others = [catalog.packaged.gpu(gpu) for gpu in found.fit.gpus if gpu in catalog.packaged.names("gpus")]
+    if not others:
+        return ""
+    figures: tuple[tuple[str, Callable[[Gpu], float]], ...] = (
+        ("FLOP per byte", lambda gpu: max(gpu.compute.values()) / gpu.memory.bandwidth),
+        ("SMs", lambda gpu: gpu.units),
+    )
+    apart = [name for name, of in figures if not min(map(of, others)) / FAR <= of(chip) <= max(map(of, others)) * FAR]
+    text = f"of another balance than any of them ({', '.join(apart)})" if apart else ""
+    if chip.sms is None:
+        text = "; ".join(part for part in (text, f"SMs not given, {chip.units} taken") if part)
+    return text
 
 
 def _abroad(catalog: Catalog, recipe: str, file: FitFile) -> FitError | None:

@@ -82,6 +82,7 @@ class Correction:
     points: dict[tuple[float, ...], list[Point]]
     best_origin: Origin = Origin.MEASURED
     of_both: bool = False  # the rows time both products of an expert together
+    packaged: bool = True  # measured on the packaged chip of that name, not by the user
     _built: dict[tuple[float, ...], Surface] = field(default_factory=dict)
 
     @classmethod

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from moeplan import units
-from moeplan.errors import Fault, InputError
+from moeplan.errors import Fault, InputError, suggestion
 from moeplan.kernels.forms.catalog import form_named
-from moeplan.kernels.forms.form import Form, Kernel, Parameters, Parts, Shape
+from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters, Parts, Shape
 from moeplan.kernels.recipe import RowSource
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.loading import build, read_mapping, signed_number
 from moeplan.specs.precision import weight_format
+
+ROUNDED: Final = 1e-3  # parameters are written with four digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,15 @@ class Fit:
     error: FitError | None  # None where nobody has tried parameters of these chips on the one that is asked for
     gpus: tuple[str, ...]
     samples: tuple[RowSource, ...] = ()
+    range: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def holds(self, shape: Shape) -> bool:
+        """Whether a shape lies among the rows behind the fit, column by column."""
+        return all(
+            pair[0] * (1 - ROUNDED) <= np.min(shape[name]) and np.max(shape[name]) <= pair[1] * (1 + ROUNDED)
+            for name, pair in self.range.items()
+            if name in shape
+        )
 
     def hastened(self, factor: float) -> Fit:
         """The same with every time among the parameters multiplied, for asking what less of them would be worth."""
@@ -93,43 +108,63 @@ def read_fit(path: Path) -> FitFile:
 
 @lru_cache(maxsize=256)
 def _read(path: Path, _changed: int) -> FitFile:
-    found = build(FitFile, read_mapping(path), str(path))
-    form = form_named(found.form)
-    wanted = {parameter.name for parameter in form.parameters}
-    faults = [
-        Fault("parameters", f"{name} is {'missing' if name in wanted else 'unknown'}", f"wanted {', '.join(wanted)}")
-        for name in sorted(wanted ^ found.parameters.keys())
-    ]
+    try:
+        found = build(FitFile, read_mapping(path), str(path))
+        form, _ = form_named(found.form), found.kernel
+    except InputError as error:
+        raise InputError(str(path), error.faults) from error
+    faults = []
     if set(form.roles) != found.formats.keys():
         faults.append(Fault("formats", f"holds {', '.join(found.formats)}", f"the form reads {', '.join(form.roles)}"))
+    wanted = [parameter.name for parameter in form.parameters]
+    faults += [
+        Fault(f"parameters.{name}", "is unknown", suggestion(name, wanted) or f"wanted {', '.join(wanted)}")
+        for name in found.parameters
+        if name not in wanted
+    ]
+    for parameter in form.parameters:
+        try:
+            _parameter(parameter, found.parameters)
+        except ValueError as error:
+            faults.append(Fault(f"parameters.{parameter.name}", str(error)))
     faults += [
         Fault(f"limits.{name}", "needs two values", "smallest and largest")
         for name, pair in found.limits.items()
         if len(pair) != 2
     ]
+    if any(tile < 1 for tile in found.tiles):
+        faults.append(Fault("tiles", f"holds {min(found.tiles)}", "give at least 1"))
     if faults:
         raise InputError(str(path), faults)
     return found
 
 
+def _parameter(parameter: Parameter, given: Mapping[str, str]) -> float:
+    """A parameter's value; raise ValueError (a UnitError is one) that says what to write."""
+    if parameter.name not in given:
+        raise ValueError(f"is missing; {parameter.meaning}")
+    value = units.parse(given[parameter.name], parameter.unit or "1")
+    if not parameter.low * (1 - ROUNDED) <= value <= parameter.high * (1 + ROUNDED):
+        shown = [
+            units.si(bound, parameter.unit) if parameter.unit else f"{bound:g}"
+            for bound in (parameter.low, parameter.high)
+        ]
+        raise ValueError(f"is {given[parameter.name]}, wanted {shown[0]} to {shown[1]}; {parameter.meaning}")
+    return value
+
+
 def fit_of(file: FitFile) -> Fit:
-    """The fit that a file holds; raise InputError for a quantity that cannot be read."""
-    form, parameters, faults = form_named(file.form), {}, []
-    for parameter in form.parameters:
-        try:
-            parameters[parameter.name] = units.parse(file.parameters[parameter.name], parameter.unit or "1")
-        except units.UnitError as error:
-            faults.append(Fault(f"parameters.{parameter.name}", str(error)))
-    if faults:
-        raise InputError(file.title, faults)
+    """The fit that a file holds."""
+    form = form_named(file.form)
     return Fit(
         title=file.title,
         form=form,
         kernel=file.kernel,
-        parameters=parameters,
+        parameters={parameter.name: _parameter(parameter, file.parameters) for parameter in form.parameters},
         error=file.error,
         gpus=file.gpus,
         samples=file.samples,
+        range=file.range,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.choice import Chosen, chosen_fit
-from moeplan.kernels.correction import AXES, NEAR, Correction
+from moeplan.kernels.correction import AXES, NEAR, Corrected, Correction
 from moeplan.kernels.efficiency import Efficiency
 from moeplan.kernels.fit import Fit, FitError
 from moeplan.kernels.forms.form import Parts, Shape
@@ -21,7 +21,7 @@ from moeplan.kernels.measured import MeasuredTable, kinds_of, measured_cold, mea
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.recipe import RowSource
 from moeplan.kernels.rows import rows_of
-from moeplan.kernels.silicon_place import silicon_named
+from moeplan.kernels.silicon_place import INSTALL, silicon_named
 from moeplan.kernels.sources import ALL, KernelSources
 from moeplan.kernels.work import AttentionWork, Work, attention_work, gemm_work, grouped_gemm_work, overlapped
 from moeplan.kinds import Real
@@ -34,6 +34,7 @@ from moeplan.specs.precision import Format
 if TYPE_CHECKING:
     from moeplan.kernels.article import ArticleFigures
 
+BEYOND = "outside its rows"
 KEPT, LARGE = 512, 4096  # answers that a library remembers, and elements of the largest array in them
 NO_KERNEL = ("price", "tdp", "memory.capacity")  # figures of a GPU that no kernel's time depends on
 
@@ -231,30 +232,49 @@ class KernelLibrary:
             speed=1.0,
             origin=chosen.origin,
             source="; ".join((chosen.fit.title, *chosen.notes)),
-            error=chosen.fit.error,
+            error=chosen.error,
             tile=min(chosen.fit.kernel.tiles, default=1),
         )
-        for correction in self._corrections(chosen, form, formats):
-            found = correction.at(_swapped(shape) if other_product and correction.of_both else shape)
-            if found.distance > NEAR:
-                continue
-            own = correction.gpu == self.gpu.slug
+        if answer.error is not None and not chosen.fit.holds(shape):
+            answer = replace(answer, error=None, source=f"{answer.source}; {BEYOND}")
+        measured = self._nearest_measured(chosen, form, formats, shape, other_product=other_product)
+        if measured is not None:
+            correction, found = measured
+            elsewhere = correction.packaged and self._overridden
+            own = correction.gpu == self.gpu.slug and not elsewhere
             origin = found.origin if own and found.distance == 0 else worst(found.origin, Origin.EXTRAPOLATED)
             notes = [] if own else list(chosen.notes)  # what was carried over for the fit was measured for the table
+            if elsewhere:
+                notes.append("measured on the packaged chip of that name")
             if found.distance > 0:
                 named = ", ".join(f"{value:g}" for value in found.nearest)
                 notes.append(f"shape of {', '.join(correction.axes.names)} = {named}")
             source = "; ".join((correction.title, *notes))
             answer = replace(answer, speed=found.speed, origin=origin, source=source, error=None)
-            break
-        else:
-            if not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
-                self._nothing(form, formats)
-                return None
+        elif not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
+            self._nothing(form, formats)
+            return None
         if any(why == EDITED and path not in NO_KERNEL for path, why in self.gpu.assumed.items()):
             source = f"{answer.source} (on an edited chip)"
             answer = replace(answer, origin=worst(answer.origin, Origin.EXTRAPOLATED), source=source)
         return answer
+
+    @cached_property
+    def _overridden(self) -> bool:
+        return len(self.catalog.roots) > 1 and self.catalog.overrides_gpu(self.gpu.slug)
+
+    def _nearest_measured(
+        self, chosen: Chosen, form: str, formats: Mapping[str, str], shape: Shape, *, other_product: bool
+    ) -> tuple[Correction, Corrected] | None:
+        """The first table that has the very weight shape, else the first that has a near one."""
+        near = None
+        for correction in self._corrections(chosen, form, formats):
+            found = correction.at(_swapped(shape) if other_product and correction.of_both else shape)
+            if found.distance == 0:
+                return correction, found
+            if near is None and found.distance <= NEAR:
+                near = correction, found
+        return near
 
     def _found(
         self,
@@ -322,6 +342,8 @@ class KernelLibrary:
             return
         named = " ".join(formats.values())
         fix = f"allow more than --kernels {','.join(self.sources.allowed)}"
+        if self.sources.may("silicon") and silicon_named() is None:
+            fix += f"; silicon has no tables here: {INSTALL}"
         raise InputError("kernels", [Fault(f"{form} {named}", f"no source answers for {self.gpu.name}", fix)])
 
 
@@ -374,7 +396,7 @@ def _swapped(shape: Shape) -> dict[str, Real]:
 @lru_cache(maxsize=64)
 def _of_own_table(catalog: Catalog, gpu: str, table: MeasuredTable, fit: Fit) -> Correction:
     device, shape = measured_cold(catalog.gpu(gpu), table.shape, table.seconds.size)
-    return Correction.of(table.title, device, shape, table.seconds, fit, table.best)
+    return replace(Correction.of(table.title, device, shape, table.seconds, fit, table.best), packaged=False)
 
 
 @lru_cache(maxsize=64)

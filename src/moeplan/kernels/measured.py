@@ -53,6 +53,7 @@ KINDS: Final[dict[str, TableKind]] = {
     ),
     "mla_decode_bf16": TableKind(form="mla_decode", formats={"core": "bf16", "cache": "bf16"}, columns=_MLA),
     "mla_decode_fp8": TableKind(form="mla_decode", formats={"core": "fp8", "cache": "fp8"}, columns=_MLA),
+    "mla_decode_bf16_fp8": TableKind(form="mla_decode", formats={"core": "bf16", "cache": "fp8"}, columns=_MLA),
     "gqa_decode_bf16": TableKind(form="gqa_decode", formats={"core": "bf16", "cache": "bf16"}, columns=_GQA),
     "gqa_decode_fp8": TableKind(form="gqa_decode", formats={"core": "bf16", "cache": "fp8"}, columns=_GQA),
     "gqa_prefill_bf16": TableKind(form="gqa_prefill", formats={"core": "bf16", "cache": "bf16"}, columns=_GQA),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from moeplan import units
-from moeplan.errors import Fault, InputError, UnknownName
+from moeplan.errors import Fault, InputError, suggestion
 from moeplan.kernels.forms.catalog import form_named
 from moeplan.kernels.forms.form import Kernel, Parameters
 from moeplan.specs.catalog import Catalog
@@ -82,7 +82,8 @@ def recipe_path(catalog: Catalog, name: str) -> Path:
     """The file of a recipe by its name, <form>.<formats>.<kernel>; raise UnknownName."""
     known = {path.stem: path for root in reversed(catalog.roots) for path in root.glob("kernels/recipes/*.yaml")}
     if name not in known:
-        raise UnknownName("recipe", name, known)
+        near = suggestion(name, known) or f"there is {', '.join(sorted({each.split('.')[0] for each in known}))}…"
+        raise InputError("recipe", [Fault(name, "is no recipe", f"{near}; the files of data/kernels/recipes")])
     return known[name]
 
 

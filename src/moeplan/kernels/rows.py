@@ -79,7 +79,7 @@ def _of_silicon(source: RowSource, catalog: Catalog, root: Path | None) -> Rows:
     from moeplan.kernels.silicon_place import silicon_root
 
     table = silicon_table(
-        root or silicon_root(),
+        silicon_root(root),
         system=source.system,
         family=source.family,
         engine=source.engine,
@@ -88,10 +88,13 @@ def _of_silicon(source: RowSource, catalog: Catalog, root: Path | None) -> Rows:
         where={name: int(value) if value.isdigit() else value for name, value in source.where.items()},
     )
     table = table.rows(table.fit)
-    return Rows(gpu=catalog.gpu(source.gpu), shape=columns_of(table), seconds=table["seconds"], source=table.source)
+    return Rows(
+        gpu=catalog.packaged.gpu(source.gpu), shape=columns_of(table), seconds=table["seconds"], source=table.source
+    )
 
 
 def _of_table(source: RowSource, catalog: Catalog) -> Rows:
+    catalog = catalog.packaged  # a recipe names packaged tables
     table = measured_table(catalog, source.gpu, source.table)
     if table is None:
         raise InputError("calibrate", [Fault(source.table, f"{source.gpu} has no such table", "see data/kernels")])

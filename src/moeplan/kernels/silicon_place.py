@@ -35,8 +35,14 @@ def silicon_root(given: str | Path | None = None) -> Path:
 
 
 def silicon_named() -> str | None:
-    """The folder that the environment names, «» for the installed package, None where there are no tables to read."""
-    return _named(os.environ.get(ENVIRONMENT) or "")
+    """The folder that the environment names, «» for the installed package, None where there are no tables to read.
+
+    Raises InputError for a folder named that holds no tables.
+    """
+    folder = os.environ.get(ENVIRONMENT) or ""
+    if folder:
+        silicon_root(folder)
+    return _named(folder)
 
 
 @lru_cache(maxsize=8)

@@ -12,6 +12,9 @@ from typing import Any
 from moeplan.errors import Fault, InputError
 from moeplan.specs.loading import build, read_mapping
 
+SHORTEST, LONGEST = 1e-7, 10.0  # seconds of a kernel; beyond is a slip of the unit
+LARGEST = 1e9  # of a column of a shape
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
@@ -34,6 +37,17 @@ class Sidecar:
     driver: str = ""
     cold_share: float | None = None
     tile_rows: int = 1
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.cold_share is not None and not 0.0 < self.cold_share <= 1.0:
+            faults.append(
+                Fault("cold_share", f"is {self.cold_share:g}", "a share of the roofline, above 0 and up to 1")
+            )
+        if self.tile_rows < 1:
+            faults.append(Fault("tile_rows", f"is {self.tile_rows}", "give at least 1"))
+        if faults:
+            raise InputError(self.title, faults)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,5 +113,9 @@ def _row(line: dict[str, Any], columns: tuple[str, ...], where: str, faults: lis
             value = math.nan
         if not (math.isfinite(value) and value > 0):
             faults.append(Fault(f"{where}, {name}", f"holds {line[name]!r}", "write a positive number"))
+        elif name == "seconds" and not SHORTEST <= value <= LONGEST:
+            faults.append(Fault(f"{where}, {name}", f"holds {line[name]!r}", "no kernel takes that; write seconds"))
+        elif value > LARGEST:
+            faults.append(Fault(f"{where}, {name}", f"holds {line[name]!r}", "beyond any real shape"))
         row[name] = value
     return row

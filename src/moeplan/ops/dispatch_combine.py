@@ -24,7 +24,9 @@ def all_to_all(
     group = np.minimum(gpu.domain, ep)
     across, inside = (ep - group) / ep, (group - 1) / ep
     payload = tokens * (top_k * message_bytes(name, hidden, dispatch=dispatch))
-    share = wire_share(name, ep, gpu, nic, figures, machine.kernels.catalog)
+    sources = machine.kernels.sources
+    tables = sources.may("table") or sources.article
+    share = wire_share(name, ep, gpu, nic, figures, machine.kernels.catalog, tables=tables)
     rate = nic.line_rate * cluster.nics_per_gpu
     link = gpu.scale_up.bandwidth if gpu.scale_up is not None else np.inf
     perfect, spent = across / rate + inside / link, across / (rate * share.nic) + inside / (link * share.scale_up)

@@ -28,6 +28,8 @@ def print_calibrations(out: Console, found: Sequence[Calibration], written: Sequ
         out.print()
         out.print(f"{item.gpu}, {item.kind}; before: {item.before_title or 'nothing answered'}")
         out.print("  " + ", ".join(f"{name} {value}" for name, value in item.file.parameters.items()))
+        if item.worse:
+            out.print("  further off than what answered before: not written, unless --force says so")
     for path in written:
         out.print(f"written: {path}")
 

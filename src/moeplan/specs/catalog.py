@@ -47,6 +47,16 @@ class Catalog:
             raise InputError(where, [Fault(str(folder), "is no folder", fix)])
         return cls((folder, packaged))
 
+    @property
+    def packaged(self) -> Catalog:
+        """The packaged data alone: what was measured was measured on the packaged chips."""
+        return self if len(self.roots) == 1 else Catalog(self.roots[-1:])
+
+    def overrides_gpu(self, slug: str) -> bool:
+        """Whether the user's folder has a file for a packaged GPU."""
+        own = {path.stem for root in self.roots[:-1] for end in _SUFFIXES["gpus"] for path in root.glob(f"gpus/*{end}")}
+        return slug in own and slug in self.packaged.names("gpus")
+
     def gpu(self, name: str) -> Gpu:
         """Return the GPU of that name or alias; raise UnknownName or InputError."""
         path = self.path("gpus", name)

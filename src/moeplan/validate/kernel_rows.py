@@ -30,6 +30,7 @@ COLUMNS: dict[Kind, tuple[str, ...]] = {
     "gemm": ("gpu", "precision", "layout", "m", "n", "k", "latency_us"),
 }
 FUSED_KERNELS = {"CUTLASS": "trtllm-cutlass", "TRTLLM-Gen": "vllm-trtllm-gen"}
+LARGEST = 1e9  # of a column; beyond is a slip
 MASKED_TILE, CONTIGUOUS_TILE = 64, 128  # rows of DeepGEMM's smallest tile
 
 
@@ -103,7 +104,7 @@ class RowReader:
         m, n, k = _numbers(row, "m", "n", "k")
         shape = {"m": m, "n": n, "k": k}
         if copies:
-            shape["copies"] = float(copies[1])
+            (shape["copies"],) = _numbers({"b": copies[1]}, "b")
         form, name = ("batched_gemm", "batched") if copies else ("gemm", "dense")
         engine = "torch-bmm" if copies and row["gpu"].lower() in ("h800", "h20") else ""
         family = f"{name} gemm {weights.computes_in}"
@@ -157,7 +158,8 @@ class RowReader:
         if "sparse" in op or "indexer" in op or not ("decode" in op or "prefill" in op):
             raise NotModelledError(f"{row['op'].split(':')[0]}")
         batch, heads, s_kv = _numbers(row, "batch", "heads_q", "s_kv")
-        shape = {"batch": batch, "heads": heads, "q_len": float(row["s_q"] or 1), "context": s_kv}
+        (q_len,) = _numbers(row, "s_q") if row["s_q"] else (1.0,)
+        shape = {"batch": batch, "heads": heads, "q_len": q_len, "context": s_kv}
         formats = {"core": "bf16", "cache": "fp8" if "fp8" in row["kv_dtype"] else "bf16"}
         stage = "prefill" if "prefill" in op else "decode"
         if "mla" in op and stage == "decode":
@@ -170,6 +172,8 @@ class RowReader:
             return self._timed("MLA prefill", row, "mla_prefill", formats, shape, engine=expanded)
         if row.get("head_dim_v") not in ("", None, row["head_dim_qk"]):
             raise NotModelledError("keys and values of different widths")
+        if kv_heads > heads:
+            raise NotModelledError("fewer query heads than cached ones")
         shape |= {"kv_heads": kv_heads, "head_dim": head_dim}
         facts = {"head_dim": head_dim, "group": heads / kv_heads}
         engine = "flashinfer" if "InferSim" in row.get("software", "") and stage == "decode" else ""
@@ -203,8 +207,8 @@ def _numbers(row: Row, *names: str) -> tuple[float, ...]:
             value = float(row[name])
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise NotModelledError(f"no {name} given")
+        if not (math.isfinite(value) and 0 < value <= LARGEST):
+            raise NotModelledError(f"no {name} given" if not row[name] else f"{name} is {row[name]}")
         values.append(value)
     return tuple(values)
 

@@ -41,13 +41,16 @@ def score_file(catalog: Catalog, path: Path, *, trust: str | None = None, least_
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            header, rows = list(reader.fieldnames or []), list(reader)
+            header = list(reader.fieldnames or [])
+            rows = [{name: row.get(name) or "" for name in header} for row in reader]  # a short row ends in empty cells
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}")]) from error
     kind = kind_of(header)
     if kind is None:
         wanted = "; or ".join(f"{name}: {', '.join(columns)}" for name, columns in COLUMNS.items())
         raise InputError(str(path), [Fault("header", "is of no known collection", f"wanted the columns of {wanted}")])
+    if not rows:
+        raise InputError(str(path), [Fault("rows", "there are none", "give at least one measurement")])
     predictor, skipped = RowReader(catalog, kind), Counter[str]()
     scored: list[tuple[str, str, float, float]] = []
     for row in rows:

@@ -25,6 +25,8 @@ _COMMANDS = {
     "explain": "Show where a step's time goes, and how far it is from the limit.",
     "sensitivity": "Show what one more percent of each thing would give.",
     "compare": "Compare two deployments, or one and a measured profile, operator by operator.",
+    "groups": "Show how tokens meet experts: groups and rows of the grouped GEMM, and their time.",
+    "budget": "Show which of four chains binds the batch: experts, arithmetic, wire, memory.",
     "gpus": "List GPUs, or show one with its sources.",
     "nics": "List network cards, or show one with its sources.",
     "clusters": "List clusters, or show one with its sources.",

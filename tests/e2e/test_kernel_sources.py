@@ -154,3 +154,32 @@ def test_a_worse_fit_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert bool(content["written"]) != content["fits"][0]["worse"]
     code, out, _ = run(capsys, f"calibrate kernels {place / 'gemm_fp8.csv'} --data {tmp_path} --json --force")
     assert len(json.loads(out)["written"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("kernels/h200/gemm_fp9.csv", ["gemm_fp9", "gemm_fp8"]),
+        ("kernels/h2000/gemm_fp8.csv", ["h2000", "h200"]),
+        ("kernels/fits/h200/gemm.fp8_blok.own.yaml", ["fp8_blok", "fp8_block"]),
+        ("kernels/fits/h200/gem.fp8_block.own.yaml", ["'gem'", "gemm"]),
+        ("kernels/fits/h2000/gemm.fp8_block.own.yaml", ["h2000"]),
+        ("kernels/fits/h200/gemm.fp8_block.own.yml", [".yaml"]),
+    ],
+)
+def test_a_file_that_nothing_would_find_is_an_error(
+    path: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text("x")
+    code, out, err = run(capsys, f"{STEP} --gpu h200 --data {tmp_path}")
+    assert (code, out) == (2, "")
+    assert path in err
+    assert all(word in err for word in words)
+
+
+def test_a_sidecar_of_another_chip_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_table(tmp_path, "h100", "64,7168,16384,50e-6")  # whose sidecar says H200
+    code, _, err = run(capsys, f"{STEP} --gpu h100 --data {tmp_path}")
+    assert code == 2
+    assert "in the folder of h100" in err

@@ -19,6 +19,7 @@ from moeplan.kernels.forms.form import Parts, Shape
 from moeplan.kernels.general import GeneralFigures
 from moeplan.kernels.measured import MeasuredTable, kinds_of, measured_cold, measured_table
 from moeplan.kernels.origin import Origin, worst
+from moeplan.kernels.own_files import check_chip, check_own_files
 from moeplan.kernels.recipe import RowSource
 from moeplan.kernels.rows import rows_of
 from moeplan.kernels.silicon_place import INSTALL, silicon_named
@@ -80,7 +81,9 @@ class KernelLibrary:
 
     @classmethod
     def of(cls, gpu: Gpu, catalog: Catalog, sources: KernelSources = ALL) -> KernelLibrary:
-        """The library of a GPU."""
+        """The library of a GPU; raise InputError for files of the user's that no prediction would find."""
+        if len(catalog.roots) > 1:
+            check_own_files(catalog)
         return cls(gpu, catalog, _general(catalog), sources)
 
     @property
@@ -326,6 +329,9 @@ class KernelLibrary:
                 for kind in kinds_of(form, formats):
                     table = measured_table(self.catalog, gpu, kind)
                     if table is not None and table.own:
+                        path = self.catalog.kernel_table(gpu, kind)
+                        assert path is not None, "the table was read from it"
+                        check_chip(self.catalog, path, gpu, table.sidecar.gpu)
                         yield _of_own_table(self.catalog, gpu, table, fit)
         own = [source for source in fit.samples if source.gpu in chosen.measured_on]
         folder = silicon_named() if self.sources.may("silicon") else None

@@ -139,3 +139,62 @@ def test_bad_weights(weights: list[float], problem: str, tmp_path: Path, capsys:
     code, _, err = run(capsys, "deepseek-v3", "--ep", "8", "--popularity", str(tmp_path / "bad.npy"))
     assert code == 2
     assert problem in err.lower()
+
+
+def test_a_server_that_runs_few_requests_needs_no_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    """The usual batches end where the server does; one that was given beyond it is a fault that names the flag."""
+    command = (
+        "python3 -m sglang.launch_server --model-path x --tp-size 8 --dp-size 8 --enable-dp-attention --ep-size 8 "
+        "--max-running-requests 48"
+    )
+    (found,) = shapes(capsys, "deepseek-v3", "--launch", command)
+    assert found["batch"] == [1, 6]
+    code, _, err = run(capsys, "deepseek-v3", "--launch", command, "--batch", "4,8,32")
+    assert code == 2
+    assert "is 8, 32 per rank, the server runs at most 6 — raise --max-running-requests" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--engine", "sglang"], "--engine: says nothing without --launch"),
+        (["--nic", "cx7"], "--nic: says nothing without --gpu"),
+        (["--q-len", ""], "--q-len: is empty"),
+        (["--redundant", "1e9"], "give a whole number from 0 to 10000"),
+        (["--batch", "1..5000"], "5,000 points"),
+        (["--batch", "1000000", "--q-len", "64"], "512,000,000 tokens in an EP group"),
+        (["--batch", "64", "--draws", "1000000"], "--draws: draws 4,096,000,000 rows"),
+        (["--capacity", "1e20"], "at most 1e+06"),
+    ],
+)
+def test_what_says_nothing_or_takes_too_long(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "deepseek-v3", "--ep", "8", *words)
+    assert code == 2
+    assert named in err
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("array", "problem"),
+    [
+        (np.ones((128, 2)), "has the shape (128, 2)"),
+        (np.array(["1"] * 256), "not numbers"),
+        (np.ones(256, dtype=complex), "not numbers"),
+        (np.array([object()] * 256, dtype=object), "it is no array of numbers"),
+    ],
+)
+def test_arrays_that_are_no_weights(
+    array: Any, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "w.npy", array)
+    code, _, err = run(capsys, "deepseek-v3", "--ep", "8", "--popularity", str(tmp_path / "w.npy"))
+    assert code == 2
+    assert problem in err
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_empty_file_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "w.csv").write_text("\n")
+    code, _, err = run(capsys, "deepseek-v3", "--ep", "8", "--popularity", str(tmp_path / "w.csv"))
+    assert code == 2
+    assert "it is empty" in err

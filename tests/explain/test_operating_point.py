@@ -36,6 +36,8 @@ from moeplan.explain.four_chains import (
 from moeplan.explain.operating_point import LARGEST, MEMORY, PROMISE, TURNING, budget, operating_point
 from moeplan.kernels.sources import KernelSources, read_sources
 from moeplan.predict import Predictor
+from moeplan.routing.coverage import GroupLimit
+from moeplan.routing.group_shapes import group_shapes
 from moeplan.search.best import dispatchable
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
@@ -95,16 +97,25 @@ def test_target_ranks_of_a_token() -> None:
     """Batch article: 7.18 of EP32 and 3.60 of EP4 (measured there 3.44 to 3.61); for distinct experts 7.27 and 3.61."""
     ranks = np.array([32.0, 4.0])
     assert target_ranks(ranks, 8) == pytest.approx([7.18, 3.60], abs=0.005)
-    assert distinct_target_ranks(ranks, 8, 256) == pytest.approx([7.27, 3.61], abs=0.005)
-    assert float(distinct_target_ranks(256.0, 8, 256)) == pytest.approx(8)  # an expert a rank: none shared
-    assert float(distinct_target_ranks(1.0, 8, 256)) == 1
+    assert [distinct_target_ranks(rank, 8, 256) for rank in ranks] == pytest.approx([7.27, 3.61], abs=0.005)
+    assert distinct_target_ranks(256.0, 8, 256) == pytest.approx(8)  # an expert a rank: none shared
+    assert distinct_target_ranks(1.0, 8, 256) == 1
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4, 8, 16, 64, 256])
+def test_target_ranks_under_a_group_limit(ep: int) -> None:
+    """DeepSeek-V3: at most 4 of 8 groups, so at EP8 at most 4 ranks; the law of its picks agrees."""
+    limit = GroupLimit(count=8, taken=4)
+    law = group_shapes(batch=1, ep=ep, experts=256, top_k=8, limit=limit)
+    assert distinct_target_ranks(float(ep), 8, 256, limit) == pytest.approx(law.targets)
+    assert ep != 8 or 3.6 < float(law.targets) < 4
 
 
 def test_target_ranks_by_drawing() -> None:
     """Distinct experts, dealt in blocks to 16 ranks."""
     draws = np.argsort(np.random.default_rng(1).random((20_000, 64)), axis=1)[:, :6]
     seen = np.mean([len(set(row)) for row in draws // 4])
-    assert float(distinct_target_ranks(16.0, 6, 64)) == pytest.approx(seen, abs=0.02)
+    assert distinct_target_ranks(16.0, 6, 64) == pytest.approx(seen, abs=0.02)
 
 
 def test_balance() -> None:

@@ -246,3 +246,22 @@ def test_a_placement_of_ones_own() -> None:
 def test_faults(wrong: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
         group_shapes(**{"ep": 8, **DEEPSEEK, **wrong})
+
+
+def test_replicas_leave_the_law_of_the_experts() -> None:
+    """A law without names is shuffled over the experts, with replicas or without: the limit's groups stay as hot."""
+    limit = GroupLimit(count=8, taken=4)
+    bare, full = (
+        group_shapes(batch=64, ep=8, experts=256, top_k=8, popularity="zipf:1.5", redundant=spare, limit=limit)
+        for spare in (0, 32)
+    )
+    assert np.array_equal(bare.popularity.probability, full.popularity.probability)
+    assert float(full.imbalance) < float(bare.imbalance)
+
+
+@pytest.mark.parametrize("law", ["uniform", "zipf:1.5", "power_law:1.2"])
+def test_the_fullest_gets_no_more_than_all_tokens(law: str) -> None:
+    """One expert a rank: a token goes there at most once, and the largest slot is the busiest rank."""
+    found = group_shapes(batch=1, ep=8, experts=8, top_k=2, popularity=law)
+    assert float(found.busiest.mean) <= 8
+    assert float(found.busiest.mean) == pytest.approx(float(found.largest.mean), rel=0.005)

@@ -164,10 +164,27 @@ def test_certain_and_impossible_experts() -> None:
 
 def test_popularity_out_of_a_limits_reach() -> None:
     hot = weighted([100, 1, 100, 1, 100, 1, 100, 1], experts=8, top_k=4)
-    with pytest.raises(InputError, match="no choice of 2 of 4 groups reaches"):
+    with pytest.raises(InputError, match=r"needs 3\.\d\d groups for a token, the limit takes 2"):
         picks(hot, GroupLimit(count=4, taken=2))
     with pytest.raises(InputError, match="3 groups do not divide 8"):
         picks(hot, GroupLimit(count=3, taken=2))
+
+
+@pytest.mark.parametrize("law", ["zipf:1.3", "zipf:1.5", 0, 1, 2, 3])
+def test_skewed_experts_under_the_limit_of_deepseek_v3(law: str | int) -> None:
+    """Hot experts of a group move together, and every one of these has a law of 4 of 8 groups."""
+    if isinstance(law, str):
+        heat = popularity(law, experts=256, top_k=8).shuffled()
+    else:
+        heat = popularity(np.random.default_rng(law).lognormal(0, 1, 256), experts=256, top_k=8)
+    found = picks(heat, GroupLimit(count=8, taken=4))
+    assert found.probability() == pytest.approx(heat.probability, abs=1e-9)
+
+
+def test_weights_at_the_ends_of_floats() -> None:
+    assert weighted([1.0, 5e-324], experts=2, top_k=1).probability == pytest.approx([1, 0])
+    with pytest.raises(InputError, match="span more than a float holds"):
+        weighted([1e300, 1e-300, 1e-300], experts=3, top_k=2)
 
 
 @pytest.mark.parametrize(("name", "limit"), CASES)
@@ -229,7 +246,7 @@ def test_capacity_against_draws() -> None:
     both = capacity(np.array([1, 64]), factor=1.25, popularity=heat)
     assert np.asarray(both.dropped) == pytest.approx(np.array([0, told.dropped]))
     assert capacity(64, factor=100, popularity=heat).dropped == pytest.approx(0, abs=1e-9)
-    with pytest.raises(InputError, match="positive"):
+    with pytest.raises(InputError, match="a number above 0"):
         capacity(64, factor=0, popularity=heat)
 
 

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from moeplan.routing.group_shapes import GroupShapes
 
 MOST = 1_000_000
+MOST_SLOTS = 10_000
+MOST_POINTS = 2_000
+MOST_TOKENS = 1e8  # of an EP group
+MOST_DRAWN = 5e8  # rows drawn by Monte Carlo: half a minute
 CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CURVE_Q = (1, 2, 3, 4)
 CURVE_EP = (4, 8, 16, 32, 64, 144)
@@ -91,11 +95,13 @@ def command(model: str, **options: Any) -> int:
     check_chart(options["chart"])
     if options["chart"] and not options["gpu"]:
         raise InputError("options", [Fault("--chart", "draws times, which need a GPU", "give --gpu")])
+    _check_used(options)
     catalog = Catalog.standard(options["data"])
     spec, _ = edited_model(catalog, model, options["edits"])
     if spec.experts is None:
         raise InputError("model", [Fault(spec.name, "has no experts", "name a Mixture-of-Experts model")])
     asked = _asked(options, spec, catalog)
+    _check_work(options, spec.experts, asked)
     shapes = _shapes(options, spec.experts, asked)
     tiles = _tiles(options, spec, shapes, catalog)
     costs = _costs(options, spec, catalog) if options["gpu"] else None
@@ -121,6 +127,47 @@ class _Costs:
     turns: dict[str, list[Turn]]
     claims: list[Claim]
     measured: list[dict[str, Any]]
+
+
+def _typed(name: str) -> bool:
+    """Whether the option was given."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def _check_used(options: Mapping[str, Any]) -> None:
+    """Raise InputError for options that would change nothing, and for empty ones."""
+    faults = [
+        Fault(f"--{name.replace('_', '-')}", f"says nothing without {needs}", f"give {needs}, or drop it")
+        for name, needs in (("engine", "--launch"), ("engine_version", "--launch"), ("nic", "--gpu"))
+        if _typed(name) and options[needs.removeprefix("--")] is None
+    ]
+    faults += [
+        Fault(f"--{name.replace('_', '-')}", "is empty", "give a value, or drop it")
+        for name in ("ep", "q_len", "redundant", "concurrency", "gpu")
+        if options[name] is not None and not options[name].strip()
+    ]
+    if faults:
+        raise InputError("options", faults)
+
+
+def _check_work(options: Mapping[str, Any], experts: Experts, asked: _Asked) -> None:
+    """Raise InputError for what would take minutes; the sizes are far beyond any server's."""
+    points = len(asked.batches) * len(asked.q_lens) * len(asked.eps)
+    faults = []
+    if points > MOST_POINTS:
+        fix = f"name fewer sizes: at most {MOST_POINTS:,}"
+        faults.append(Fault("--batch × --q-len × --ep", f"are {points:,} points", fix))
+    ranks = 1 if options["global_batch"] else asked.data_ranks or max(asked.eps)
+    tokens = max(asked.batches) * max(asked.q_lens) * ranks
+    if tokens > MOST_TOKENS:
+        fix = f"give a smaller --batch, --q-len or --ep: at most {MOST_TOKENS:,.0f}"
+        faults.append(Fault("--batch", f"makes {tokens:,.0f} tokens in an EP group", fix))
+    drawn = options["draws"] * tokens * experts.top_k
+    if drawn > MOST_DRAWN:
+        fix = f"give fewer, at most {max(MOST_DRAWN / tokens / experts.top_k, 2):,.0f} for this batch"
+        faults.append(Fault("--draws", f"draws {drawn:,.0f} rows", fix))
+    if faults:
+        raise InputError("options", faults)
 
 
 def _asked(options: Mapping[str, Any], spec: ModelSpec, catalog: Catalog) -> _Asked:
@@ -151,7 +198,7 @@ def _asked(options: Mapping[str, Any], spec: ModelSpec, catalog: Catalog) -> _As
         ),
         lambda: whole_range(options["ep"], "--ep", least=1, most=10_000) if options["ep"] else None,
         lambda: whole_range(options["q_len"], "--q-len", least=1, most=64) if options["q_len"] else None,
-        lambda: count(options["redundant"], "--redundant", least=0) if options["redundant"] else None,
+        lambda: count(options["redundant"], "--redundant", least=0, most=MOST_SLOTS) if options["redundant"] else None,
     )
     batches = whole_range(options["batch"], "--batch", least=1, most=MOST)
     if launch is None:
@@ -159,7 +206,9 @@ def _asked(options: Mapping[str, Any], spec: ModelSpec, catalog: Catalog) -> _As
             batches=batches,
             q_lens=whole_range(options["q_len"] or "1", "--q-len", least=1, most=64),
             eps=whole_range(options["ep"], "--ep", least=1, most=10_000),
-            redundant=int(count(options["redundant"], "--redundant", least=0)) if options["redundant"] else 0,
+            redundant=int(count(options["redundant"], "--redundant", least=0, most=MOST_SLOTS))
+            if options["redundant"]
+            else 0,
             data_ranks=0.0,
             layout=None,
         )
@@ -175,6 +224,9 @@ def _asked(options: Mapping[str, Any], spec: ModelSpec, catalog: Catalog) -> _As
         asked = np.array(whole_range(options["concurrency"], "--concurrency", least=1, most=MOST * 100), dtype=float)
         rank = rank_batch(layout, concurrency=asked, **sizes)
     else:
+        most = layout.max_running_per_rank
+        if most is not None and not _typed("batch"):  # the usual batches, as far as the server goes
+            batches = tuple(sorted({min(batch, int(most)) for batch in batches}))
         rank = rank_batch(layout, per_rank=np.array(batches, dtype=float), **sizes)
     return _Asked(
         batches=tuple(np.unique(np.ravel(rank.batch)).tolist()),
@@ -235,12 +287,20 @@ def _popularity(text: str, experts: int) -> str | Sequence[float]:
         return text
     import numpy as np
 
+    fix = f"write {experts} numbers, one per expert, without a header"
     try:
+        if path.suffix.lower() == ".csv" and not path.read_text(encoding="utf-8").strip():
+            raise ValueError("it is empty")
         found = np.load(path, allow_pickle=False) if path.suffix.lower() == ".npy" else np.loadtxt(path, delimiter=",")
     except (OSError, ValueError) as error:
-        fix = f"write {experts} numbers, one per expert, without a header"
-        raise InputError("options", [Fault("--popularity", f"{path} cannot be read: {error}", fix)]) from error
-    weights: list[float] = np.asarray(found, dtype=float).ravel().tolist()
+        why = "it is no array of numbers" if "pickle" in str(error) else error
+        raise InputError("options", [Fault("--popularity", f"{path} cannot be read: {why}", fix)]) from error
+    array = np.asarray(found)
+    if array.dtype.kind not in "iuf":
+        raise InputError("options", [Fault("--popularity", f"{path} holds {array.dtype}, not numbers", fix)])
+    if max(array.shape, default=1) != array.size:
+        raise InputError("options", [Fault("--popularity", f"{path} has the shape {array.shape}", fix)])
+    weights: list[float] = array.astype(float).ravel().tolist()
     return weights
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +11,7 @@ import numpy as np
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Real
+from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.routing.padding import padded_rows
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.loading import build, quantity, read_mapping
@@ -43,11 +45,19 @@ def target_ranks(ranks: Real, top_k: int) -> Real:
     return result
 
 
-def distinct_target_ranks(ranks: Real, top_k: int, experts: int) -> Real:
-    """The same for k distinct experts: C = P · [1 − binom(E − E/P, k) / binom(E, k)]."""
-    idle: Real = 1.0 + 0.0 * ranks
-    for drawn in range(top_k):
-        idle = idle * np.maximum(experts - experts / ranks - drawn, 0.0) / (experts - drawn)
+def distinct_target_ranks(ranks: float, top_k: int, experts: int, limit: GroupLimit = NO_LIMIT) -> float:
+    """The same for k distinct experts: C = P · [1 − binom(E − E/P, k) / binom(E, k)].
+
+    Under a group limit the k lie in `taken` of `count` groups: of the h groups that a rank has experts of, a are taken
+    by the hypergeometric law, and its experts in them are missed. Exact where P divides the groups, or they divide P.
+    """
+    held = max(round(limit.count / ranks), 1)
+    pool, own = limit.taken * experts / limit.count, experts / ranks / held
+    idle = 0.0
+    for taken in range(held + 1):
+        ways = math.comb(held, taken) * math.comb(limit.count - held, max(limit.taken - taken, 0))
+        missed = math.prod(max(pool - taken * own - drawn, 0.0) / (pool - drawn) for drawn in range(top_k))
+        idle += (ways if taken <= limit.taken else 0) / math.comb(limit.count, limit.taken) * missed
     return ranks * (1.0 - idle)
 
 

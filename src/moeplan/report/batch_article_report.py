@@ -89,7 +89,7 @@ def figures(article: BatchArticle) -> Iterator[tuple[str, float, float]]:
         yield f"FLOP done over asked, 5 rows in tiles of {tile}", said, float(tile_waste(5.0, tile))
     for ranks, said in ((32, 7.18), (4, 3.60)):
         yield f"ranks that 8 experts lie on, EP{ranks}", said, float(target_ranks(ranks, 8))
-        yield f"the same for 8 distinct ones of 256, EP{ranks}", said, float(distinct_target_ranks(ranks, 8, 256))
+        yield f"the same for 8 distinct ones of 256, EP{ranks}", said, distinct_target_ranks(ranks, 8, 256)
     skew = statistical_skew(32, 0.35, 8)
     yield "fullest rank over the mean, EP32, CV_e 0.35, 8 experts a rank", 1.326, skew
     yield "sampling alone, EP32, 48 requests a rank, top-8", 0.13, float(sampling_floor(32, 48 * 8))

@@ -22,6 +22,7 @@ from moeplan.explain.operating_point import (
 from moeplan.predict import Predictor
 from moeplan.report.document import Json
 from moeplan.report.tables import Console, Table, table
+from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.specs.deployment import Deployment
 from moeplan.specs.model import ModelSpec
 from moeplan.units import gib
@@ -184,8 +185,9 @@ def _notes(answer: Budget, predictor: Predictor, deployment: Deployment) -> list
     ]
     if experts is not None and ep > 1:
         top_k, count = experts.top_k, experts.count
+        limit = GroupLimit(count=experts.n_group, taken=experts.topk_group) if experts.n_group > 1 else NO_LIMIT
         lines.append(
-            f"A token's {top_k} experts lie on {float(distinct_target_ranks(ep, top_k, count)):.2f} of {ep:.0f} ranks "
+            f"A token's {top_k} experts lie on {distinct_target_ranks(ep, top_k, count, limit):.2f} of {ep:.0f} ranks "
             f"(the article's 1 − (1 − 1/P)^k: {float(target_ranks(ep, top_k)):.2f}); the low-latency kernels send all "
             f"{top_k} messages, and these are the bytes counted."
         )
@@ -194,8 +196,9 @@ def _notes(answer: Budget, predictor: Predictor, deployment: Deployment) -> list
         at = answer.chains.at(best.batch)
         skew, share = float(answer.chains.skew[at]), float(answer.chains.expert_share[at])
         lines.append(
-            f"At batch {best.batch} sampling alone fills the fullest rank {skew - 1:.0%} beyond the mean: no placement "
-            f"removes that, only batch does. An even load would gain at most {gain_of_balancing(share, skew):.2f}× "
+            f"At batch {best.batch} sampling alone fills the fullest rank about {skew - 1:.0%} beyond the mean "
+            "(√(2 ln P / rows), an upper estimate; `moeplan groups` has the exact mean): no placement removes that, "
+            f"only batch does. An even load would gain at most {gain_of_balancing(share, skew):.2f}× "
             f"({share:.0%} of the step balances)."
         )
     return lines

@@ -29,6 +29,7 @@ def print_groups(out: Console, spec: ModelSpec, shapes: Sequence[GroupShapes], l
         )
         for note in layout.notes:
             out.print(f"  {note}")
+        out.print("  batch: of the fullest attention rank, which takes the rounded-up share of the server's requests")
         out.print()
     headers = (
         "batch",
@@ -68,18 +69,21 @@ def print_groups(out: Console, spec: ModelSpec, shapes: Sequence[GroupShapes], l
         ep, q_len = float(np.max(found.ep)), float(np.max(found.tokens / (found.batch * found.ep)))
         title = (
             f"{spec.name}, {spec.experts.top_k} of {spec.experts.count} experts, EP{ep:.0f}, q_len {q_len:.0f}, "
-            f"{found.popularity.name}, {found.held} held; {found.method}"
+            f"{found.popularity.name}, experts {found.placement}, {found.held} held; {found.method}"
         )
         out.print(table(headers, rows, title=title))
         dropped = np.max(found.dropped)
         if dropped > 0:
-            out.print(f"A capacity limit drops up to {float(np.max(found.dropped / found.rows)):.1%} of the rows.")
+            upto = "up to " if np.size(found.dropped) > 1 else ""
+            out.print(f"A capacity limit drops {upto}{float(np.max(found.dropped / found.rows)):.1%} of the rows.")
         if found.popularity.note:
             out.print(found.popularity.note)
         out.print()
+    drawn = any(found.method != "closed form" for found in shapes)
+    nearness = "largest and busiest are means of the draws" if drawn else "largest and busiest to a few percent"
     out.print(
-        "groups ≤ and m ≈ are the grouped-GEMM article's (eqs. 4 and 5); the rest is exact but for the tails' "
-        "independence: groups with rows on a rank, chance that an expert has none, rows of an active expert, of the "
+        f"groups ≤ and m ≈ are the grouped-GEMM article's (eqs. 4 and 5); the rest is exact, {nearness}: "
+        "groups with rows on a rank, chance that an expert has none, rows of an active expert, of the "
         "largest anywhere, of the busiest rank and over the mean."
     )
 

@@ -12,6 +12,8 @@ from moeplan.kinds import Array, Real
 from moeplan.routing.popularity import Popularity
 from moeplan.routing.row_law import RowLaws, row_laws
 
+MOST_FACTOR = 1e6  # far above E / top_k, where nothing is dropped any more
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Capacity:
@@ -57,5 +59,6 @@ def over(laws: RowLaws, limit: float) -> Array:
 
 def check_factor(factor: float | None) -> None:
     """Raise InputError unless the factor is a positive number or None."""
-    if factor is not None and not (math.isfinite(factor) and factor > 0):
-        raise InputError("capacity", [Fault("capacity_factor", f"is {factor:g}", "give a positive number")])
+    if factor is not None and not 0 < factor <= MOST_FACTOR:
+        fix = f"give a number above 0 and at most {MOST_FACTOR:g}; without one there is no limit"
+        raise InputError("capacity", [Fault("capacity_factor", f"is {factor:g}", fix)])

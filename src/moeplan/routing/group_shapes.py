@@ -93,9 +93,10 @@ def group_shapes(
     """Shapes for `batch` requests per rank or `global_batch` in all, whichever is given: that one stays when ep moves.
 
     placement: None is «balanced» with replicas, «in order» for experts that have a name, and «shuffled» for laws that
-    only say how hot the i-th hottest is. draws: 0 takes the largest numbers in closed form, exact for one or two ranks
-    and elsewhere near (`extremes.of_laws`); else Monte Carlo with this many draws and a standard error. A capacity
-    factor limits every slot to ⌈c · rows per slot⌉ and is always drawn, 1,000 times if draws is 0.
+    only say how hot the i-th hottest is; those are shuffled over the experts with replicas too. draws: 0 takes the
+    largest numbers in closed form, exact for one or two ranks and elsewhere near (`extremes.of_laws`); else Monte Carlo
+    with this many draws and a standard error. A capacity factor limits every slot to ⌈c · rows per slot⌉ and is always
+    drawn, 1,000 times if draws is 0.
 
     Raises InputError with the faults of the sizes, the popularity, the limit or the placement.
     """
@@ -107,8 +108,9 @@ def group_shapes(
     )
     heat = _heat(popularity, experts, top_k)
     name = placement if placement is not None else _usual_placement(heat, redundant)
-    if isinstance(name, str) and name == "shuffled":
-        heat = heat.shuffled()
+    unnamed = not (heat.labelled or heat.is_uniform)
+    if isinstance(name, str) and (name == "shuffled" or (name == "balanced" and unnamed)):
+        heat = heat.shuffled()  # a law that names no expert must not put all hot ones into one group of the limit
     grid = _grid(batch, global_batch, q_len, ep)
     token_law = picks(heat, limit)
     layouts = {d: layout(heat, token_law, name, ep=d, redundant=redundant) for d in sorted(set(grid.ranks))}

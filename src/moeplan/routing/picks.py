@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array
 from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.routing.popularity import Popularity
 
-MOST_STEPS = 400
+MOST_STEPS = 300
+MEMORY = 8  # steps that Anderson mixing looks back on
 NEAR_ENOUGH = 1e-10
 ACCEPTED = 1e-6  # close to what no law can reach the steps become short
+EDGE = 1e-12  # of log-odds that are compared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,42 +108,78 @@ class Picks:
 def picks(popularity: Popularity, limit: GroupLimit = NO_LIMIT) -> Picks:
     """Find the coins whose conditional law gives every expert its probability: to 1e-10, or 1e-6 at a limit's edge.
 
-    Raises InputError when the limit does not fit the model, or no law under it has such probabilities.
+    The log-odds move by log-odds wanted minus reached, and Anderson mixing (1965) over the last steps makes that quick
+    where experts of a group move together. Raises InputError when the limit does not fit the model, when no law under
+    it has such probabilities, or when none was found.
     """
     faults = limit.faults(experts=popularity.experts, top_k=popularity.top_k)
     if faults:
         raise InputError("picks", faults)
     target = popularity.probability.reshape(limit.count, -1)
-    bias = target
-    found = Picks(bias=bias, top_k=popularity.top_k, taken=limit.taken)
+    start = Picks(bias=target, top_k=popularity.top_k, taken=limit.taken)
     if popularity.is_uniform:
-        return found
-    step, error = 1.0, np.inf
+        return start
+    _check_reachable(popularity, target, limit)
+    free = (target > 0) & (target < 1)
+    wanted = _logit(np.where(free, target, 0.5))
+    search = _Search(wanted, free)
+    best, least = start, np.inf
     for _ in range(MOST_STEPS):
+        bias = np.where(free, 1.0 / (1.0 + np.exp(-np.clip(search.at, -700, 700))), target)
+        found = Picks(bias=bias, top_k=popularity.top_k, taken=limit.taken)
         reached = found.probability().reshape(target.shape) if found.total > 0 else np.full(target.shape, np.nan)
-        new_error = float(np.abs(reached - target).max())
-        if new_error < NEAR_ENOUGH:
+        error = float(np.abs(reached - target).max())
+        if error < NEAR_ENOUGH:
             return found
-        if new_error < error:
-            bias, good, error, step = found.bias, reached, new_error, min(1.0, 1.5 * step)
-        elif not np.isfinite(error):
-            break
-        else:
-            step /= 2  # overshot: experts of a group move together
-        found = Picks(bias=_moved(bias, good, target, step), top_k=popularity.top_k, taken=limit.taken)
-    if error < ACCEPTED:
-        return Picks(bias=bias, top_k=popularity.top_k, taken=limit.taken)
-    problem = f"no choice of {limit.taken} of {limit.count} groups reaches {popularity.name} (off by {error:.1e})"
-    raise InputError("picks", [Fault("popularity", problem, "spread the hot experts, or leave the group limit out")])
+        if not np.isfinite(error):
+            search.back()
+            continue
+        if error < least:
+            best, least = found, error
+        search.step(wanted - _logit(np.where(free, np.clip(reached, 1e-300, 1.0 - EDGE), 0.5)))
+    if least < ACCEPTED:
+        return best
+    problem = f"found no law of {limit.taken} of {limit.count} groups for {popularity.name} (still off by {least:.1e})"
+    raise InputError("picks", [Fault("popularity", problem, _WITHOUT)])
 
 
-def _moved(bias: Array, reached: Array, target: Array, step: float) -> Array:
-    """The coins with their odds moved by the ratio of odds wanted to odds reached; 0 and 1 stay."""
-    free = (target > 0) & (target < 1) & (bias < 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_odds = _logit(bias) + step * (_logit(target) - _logit(reached))
-        moved = 1.0 / (1.0 + np.exp(-np.clip(log_odds, -700, 700)))
-    return np.where(free, moved, target)
+_WITHOUT = "spread the hot experts over the groups, or leave the group limit out (--no-group-limit)"
+
+
+def _check_reachable(popularity: Popularity, target: Array, limit: GroupLimit) -> None:
+    """A group is taken at least as often as its hottest expert, and as its load needs at top_k picks a time."""
+    least = np.maximum(target.max(axis=1), target.sum(axis=1) / popularity.top_k)
+    if least.sum() > limit.taken * (1.0 + EDGE):
+        problem = f"{popularity.name} needs {least.sum():.2f} groups for a token, the limit takes {limit.taken}"
+        raise InputError("picks", [Fault("popularity", problem, _WITHOUT)])
+
+
+class _Search:
+    """Anderson mixing of a fixed point: the steps taken, and what each of them moved on by."""
+
+    def __init__(self, start: Array, free: NDArray[np.bool_]) -> None:
+        self.at = start
+        self._free = free
+        self._size = 0.5
+        self._seen: list[tuple[Array, Array]] = []
+
+    def step(self, move: Array) -> None:
+        """Go on from here, where the plain step would be `move`."""
+        move = np.where(self._free, move, 0.0)
+        self._seen = [*self._seen[1 - MEMORY :], (self.at, move)]
+        points, moves = (np.array([pair[side].ravel() for pair in self._seen]) for side in (0, 1))
+        plain = self.at + self._size * move
+        if len(self._seen) > 1:
+            across, along = np.diff(points, axis=0).T, np.diff(moves, axis=0).T
+            weight = np.linalg.lstsq(along, moves[-1], rcond=EDGE)[0]
+            plain = plain - ((across + self._size * along) @ weight).reshape(plain.shape)
+        self.at = plain
+
+    def back(self) -> None:
+        """Return to the last point that had a law, forget the others, and go half as far from it."""
+        if self._seen:
+            (point, move), self._size = self._seen[-1], self._size / 2
+            self._seen, self.at = [], point + self._size * move
 
 
 def _logit(probability: Array) -> Array:

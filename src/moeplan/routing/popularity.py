@@ -147,8 +147,8 @@ def _shared_out(weights: Array, top_k: int) -> tuple[Array, int]:
     # The first i for which the hottest of the rest asks for no more than all tokens, were the i hotter ones at 1.
     fits = left * descending[:top_k] <= rest[:top_k] * (1.0 + 1e-12)
     clipped = int(np.argmax(fits))  # the last always fits
-    factor = (top_k - clipped) / rest[clipped]
-    return np.minimum(scaled * factor, 1.0), clipped
+    share = np.minimum(scaled, rest[clipped]) / rest[clipped]  # at most 1: the rest may be as small as a float can be
+    return np.minimum(share * (top_k - clipped), 1.0), clipped
 
 
 def _size_faults(experts: int, top_k: int) -> list[Fault]:
@@ -176,6 +176,8 @@ def _weight_faults(name: str, weights: Array, experts: int, top_k: int) -> list[
     elif 1 <= top_k <= experts and positive < top_k and not faults:
         fix = f"a token needs {top_k} different experts"
         faults.append(Fault(name, f"only {positive} weights are above zero", fix))
+    elif not faults and np.count_nonzero(weights / weights.max()) < top_k:
+        faults.append(Fault(name, "the weights span more than a float holds", f"bring the {top_k} largest closer"))
     return faults
 
 

@@ -78,6 +78,7 @@ def _closed(where: Layout, slots: RowLaws, ranks: RowLaws, tokens: int) -> tuple
     """
     top_k = where.rank_chance.shape[1] - 1
     total = float(tokens * top_k)
+    of_token = int(np.flatnonzero(where.rank_chance.max(axis=0))[-1])  # picks that a token can send to one rank
     found = []
     for mix in where.mixes:
         wide = math.sqrt(max(1.0 - mix.correlation, 1e-6))
@@ -86,7 +87,7 @@ def _closed(where: Layout, slots: RowLaws, ranks: RowLaws, tokens: int) -> tuple
     return (
         of_largest(_mixed(found), most=tokens),
         of_laws(slots, everywhere, where.slot_times, total=total, most=tokens),
-        of_laws(ranks, np.arange(len(ranks.first)), where.rank_times, total=total, most=total),
+        of_laws(ranks, np.arange(len(ranks.first)), where.rank_times, total=total, most=tokens * of_token),
     )
 
 

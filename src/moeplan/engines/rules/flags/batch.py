@@ -11,6 +11,8 @@ from moeplan.errors import Fault, InputError
 from moeplan.kinds import Real
 from moeplan.routing.slots import Slots, deal
 
+RUNNING_FLAG = {"sglang": "--max-running-requests", "vllm": "--max-num-seqs", "trtllm": "max_batch_size"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankBatch:
@@ -60,8 +62,10 @@ def rank_batch(
     if per_rank is not None:
         batch = per_rank
         if most is not None and np.any(np.greater(batch, most)):
-            fix = f"raise the flag, or give at most {most}"
-            raise InputError("batch", [Fault("batch", f"is {batch} per rank, the server runs at most {most}", fix)])
+            over = np.ravel(batch)[np.ravel(np.greater(batch, most))]
+            fix = f"raise {RUNNING_FLAG.get(layout.engine, 'its limit')}, or give at most {most}"
+            problem = f"is {', '.join(f'{one:g}' for one in over)} per rank, the server runs at most {most}"
+            raise InputError("batch", [Fault("batch", problem, fix)])
     else:
         assert concurrency is not None
         running = concurrency if most is None else np.minimum(concurrency, most * layout.ranks)

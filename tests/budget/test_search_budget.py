@@ -5,30 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench_search import MIB, Measured, measure_apart, space
+from bench_search import MIB, measure_apart, space
 from test_cpu_budget import NUMPY, NUMPY_SECONDS, cpu_seconds
 
 pytestmark = pytest.mark.budget
 MOST_RUNS = 3  # batches of three runs, made only while the budget is not met
 
 
-def quickest(size: int, allowed: float) -> Measured:
-    """The least of three runs or, while it is above what is allowed, of more: a busy machine only adds time."""
-    found = measure_apart(size, 3)
-    for _ in range(MOST_RUNS - 1):
-        if min(found.seconds) < allowed:
-            break
-        again = measure_apart(size, 3)
-        found = again if min(again.seconds) < min(found.seconds) else found
-    return found
-
-
 def test_a_million_configurations_take_less_than_a_second(tmp_path: Path) -> None:
-    """A machine on which numpy's import takes longer gets as many times the second."""
-    slower = max(1.0, min(cpu_seconds(*NUMPY, bytecode=tmp_path) for _ in range(5)) / NUMPY_SECONDS)
-    found = quickest(1_000_000, slower)
-    assert found.configurations >= 1_000_000
-    assert min(found.seconds) < slower, f"{min(found.seconds):.2f} s of CPU"
+    """A machine on which numpy's import takes longer gets as many times the second.
+
+    Both are measured in turn, the least of several runs: a busy machine only adds time, and is not busy alike for long.
+    """
+    seen = []
+    for _ in range(MOST_RUNS):
+        slower = max(1.0, min(cpu_seconds(*NUMPY, bytecode=tmp_path) for _ in range(5)) / NUMPY_SECONDS)
+        found = measure_apart(1_000_000, 3)
+        assert found.configurations >= 1_000_000
+        seen.append((min(found.seconds), slower))
+        if min(found.seconds) < slower:
+            return
+    pytest.fail(f"(CPU seconds, allowed) {seen}")
 
 
 def test_the_time_grows_no_faster_than_the_space() -> None:

@@ -142,10 +142,21 @@ def _rounded_up(mean: Real, spread: Real) -> Real:
     """
     half = np.maximum(3.0**0.5 * spread, 1e-6)
     low, high = np.maximum(mean - half, 0.0), mean + half
-    below, above = np.floor(low), np.floor(high)
-    area = (above + 1.0) * (high - above / 2) - (below + 1.0) * (low - below / 2)
-    expected: Real = np.maximum(area / (high - low), 1.0)
+    area = _area(high)
+    area -= _area(low)
+    high -= low  # in place: this is the hottest line of a search
+    area /= high
+    expected: Real = np.maximum(area, 1.0)
     return expected
+
+
+def _area(end: Real) -> Real:
+    """F(x) = ∫₀ˣ⌈t⌉dt."""
+    floor: Real = np.floor(end)
+    area: Real = end - 0.5 * floor
+    floor += 1.0
+    area *= floor
+    return area
 
 
 PARAMETERS: Final = (

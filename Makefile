@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+CHART  := moeplan-demo.html
 DEV    := $(VENV)/.installed-dev
 export OPENBLAS_NUM_THREADS := 1
 
@@ -13,7 +14,8 @@ help: ## say what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/'
 
 demo: $(STAMP) ## the main job: the best deployment of DeepSeek-V3 on H800 and H20, why, and how to start it
-	@$(BIN)/moeplan plan deepseek-v3 --gpu h800,h20 --nic cx7 --gpus 16..320 --context 5k --min-tps 20
+	@$(BIN)/moeplan plan deepseek-v3 --gpu h800,h20 --nic cx7 --gpus 16..320 --context 5k --min-tps 20 --chart $(CHART)
+	@echo; echo "chart: $(CHART), opens in any browser"
 
 test: $(DEV) ## every test that needs neither root nor network nor a GPU
 	@$(BIN)/python -m pytest -n logical --dist worksteal --ignore=tests/budget
@@ -29,7 +31,7 @@ bench: $(DEV) ## CPU time of the search, beside one-at-a-time evaluation
 	@$(BIN)/python tests/budget/bench_search.py
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CHART) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -80,7 +80,7 @@ def group_chart(
 
 
 def turn_chart(turns: Mapping[str, Sequence[Turn]], *, subtitle: str) -> Spec:
-    """Products, all-to-alls and their sum over the EP size, a panel per GPU."""
+    """Products, all-to-alls and their sum over the EP size, a panel per GPU; the least sum is ringed and named."""
     values: list[dict[str, Any]] = [
         {"GPU": gpu, "EP": turn.ep, "part": part, "µs": seconds * 1e6}
         for gpu, found in turns.items()
@@ -88,41 +88,71 @@ def turn_chart(turns: Mapping[str, Sequence[Turn]], *, subtitle: str) -> Spec:
         for part, seconds in (("products", turn.products), ("all-to-all", turn.all_to_all), ("sum", turn.seconds))
         if seconds > 0
     ]
+    x: Spec = {
+        "field": "EP",
+        "type": "quantitative",
+        "title": "EP size, ranks",
+        "scale": {"type": "log", "base": 2, "nice": False},
+        "axis": {"grid": True, "values": sorted({value["EP"] for value in values})},
+    }
+    times = [value["µs"] for value in values]
+    y: Spec = {
+        "field": "µs",
+        "type": "quantitative",
+        "title": "one rank, one layer, µs",
+        "scale": log_scale(times),
+        "axis": {"grid": True, "values": _steps(min(times), max(times)), "format": ",.0f"},
+    }
+    least = [
+        {"GPU": gpu, "EP": best.ep, "part": "sum", "µs": best.seconds * 1e6, "least": f"least at EP{best.ep:.0f}"}
+        for gpu, found in turns.items()
+        for best in [min(found, key=lambda turn: turn.seconds)]
+    ]
     body: Spec = {
-        "data": {"values": values},
+        "data": {"values": [*values, *least]},
         "facet": {"column": {"field": "GPU", "type": "nominal", "title": None, "header": {"labelFontSize": 12}}},
         "spec": {
             "width": 300,
             "height": 260,
-            "mark": {"type": "line", "point": {"size": 24}},
-            "encoding": {
-                "x": {
-                    "field": "EP",
-                    "type": "quantitative",
-                    "title": "EP size, ranks",
-                    "scale": {"type": "log", "base": 2, "nice": False},
-                    "axis": {"grid": True, "values": sorted({value["EP"] for value in values})},
+            "encoding": {"x": x, "y": y},
+            "layer": [
+                {
+                    "transform": [{"filter": "!datum.least"}],
+                    "mark": {"type": "line", "point": {"size": 24}},
+                    "encoding": {
+                        "color": {
+                            "field": "part",
+                            "type": "nominal",
+                            "title": None,
+                            "scale": {
+                                "domain": ["products", "all-to-all", "sum"],
+                                "range": ["#0072B2", "#CC79A7", "#000000"],
+                            },
+                        },
+                        "tooltip": [{"field": key} for key in ("EP", "part", "µs")],
+                    },
                 },
-                "y": {
-                    "field": "µs",
-                    "type": "quantitative",
-                    "title": "one rank, one layer, µs",
-                    "scale": log_scale([value["µs"] for value in values]),
-                    "axis": {"grid": True, "tickCount": 6},
+                {
+                    "transform": [{"filter": "datum.least"}],
+                    "mark": {"type": "point", "size": 160, "strokeWidth": 1.8, "color": "#D55E00"},
                 },
-                "color": {
-                    "field": "part",
-                    "type": "nominal",
-                    "title": None,
-                    "scale": {"domain": ["products", "all-to-all", "sum"], "range": ["#0072B2", "#CC79A7", "#000000"]},
+                {
+                    "transform": [{"filter": "datum.least"}],
+                    "mark": {"type": "text", "align": "left", "dx": -12, "dy": -46, "fontSize": 12, "color": "#D55E00"},
+                    "encoding": {"text": {"field": "least"}},
                 },
-                "tooltip": [{"field": key} for key in ("EP", "part", "µs")],
-            },
+            ],
         },
     }
     spec = chart("Where the experts' products and the all-to-all turn", subtitle, body)
     del spec["width"], spec["height"]
     return spec
+
+
+def _steps(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten from low to high: labels of a log axis."""
+    steps = [factor * 10.0**power for power in range(-3, 9) for factor in (1, 2, 5)]
+    return [step for step in steps if low / 2 <= step <= high * 2]
 
 
 def _values(curve: GroupCurve, quantity: Quantity) -> list[float]:

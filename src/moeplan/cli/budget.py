@@ -21,6 +21,7 @@ from moeplan.cli.options import (
     check_chart,
     count,
     data_option,
+    deployment_options,
     edited_model,
     edits_of,
     formats,
@@ -58,7 +59,6 @@ def _own_options(command: Command) -> Command:
         [
             machine_options(several=False),
             click.option("--ep", metavar="N", help="GPUs of the group: EP size, and DP size of attention."),
-            click.option("--context", metavar="TOKENS", help="Cached tokens per request; 5k is 5,000, 5Ki is 5,120."),
             click.option("--min-tps", metavar="TPS", help="Promised speed: accepted tokens per second per user."),
             click.option(
                 "--batches",
@@ -67,21 +67,7 @@ def _own_options(command: Command) -> Command:
                 metavar="N|A..B|A,B",
                 help="Requests per GPU to show; the limits are sought whatever is shown.",
             ),
-            click.option(
-                "--mtp", default="0", show_default=True, metavar="N", help="Drafts per step; q_len = 1 + drafts."
-            ),
-            click.option(
-                "--schedule",
-                type=click.Choice(["auto", "naive", "two-batch"]),
-                default="auto",
-                show_default=True,
-                help="Overlap; auto takes the faster one at every batch.",
-            ),
-            click.option("--kv", default="bf16", show_default=True, metavar="FORMAT", help="Format of the KV cache."),
-            click.option(
-                "--attention", default="bf16", show_default=True, metavar="FORMAT", help="Format of the attention core."
-            ),
-            click.option("--redundant", metavar="N", help="Redundant expert slots; default: what fills every rank."),
+            deployment_options,
             step_options,
         ]
     ):

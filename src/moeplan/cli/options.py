@@ -66,6 +66,32 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, SI units.")(command)
 
 
+def deployment_options(command: Command) -> Command:
+    """What a command on one deployment asks of it, beside its size."""
+    for option in reversed(
+        [
+            click.option("--context", metavar="TOKENS", help="Cached tokens per request; 5k is 5,000, 5Ki is 5,120."),
+            click.option(
+                "--mtp", default="0", show_default=True, metavar="N", help="Drafts per step; q_len = 1 + drafts."
+            ),
+            click.option(
+                "--schedule",
+                type=click.Choice(["auto", "naive", "two-batch"]),
+                default="auto",
+                show_default=True,
+                help="Overlap; auto takes the faster one.",
+            ),
+            click.option("--kv", default="bf16", show_default=True, metavar="FORMAT", help="Format of the KV cache."),
+            click.option(
+                "--attention", default="bf16", show_default=True, metavar="FORMAT", help="Format of the attention core."
+            ),
+            click.option("--redundant", metavar="N", help="Redundant expert slots; default: what fills every rank."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
 def step_options(command: Command) -> Command:
     """What plan and predict have in common."""
     for option in reversed(

@@ -17,6 +17,7 @@ from moeplan.cli.options import (
     corrections,
     count,
     data_option,
+    deployment_options,
     edited_model,
     edits_of,
     formats,
@@ -50,22 +51,7 @@ def question_options(command: Command) -> Command:
             machine_options(several=False),
             click.option("--ep", metavar="N", help="GPUs of the instance: EP size, and DP size of attention."),
             click.option("--batch", metavar="N", help="Requests per GPU (per DP rank) in a step."),
-            click.option("--context", metavar="TOKENS", help="Cached tokens per request; 5k is 5,000, 5Ki is 5,120."),
-            click.option(
-                "--mtp", default="0", show_default=True, metavar="N", help="Drafts per step; q_len = 1 + drafts."
-            ),
-            click.option(
-                "--schedule",
-                type=click.Choice(["auto", "naive", "two-batch"]),
-                default="auto",
-                show_default=True,
-                help="Overlap; auto takes the faster one.",
-            ),
-            click.option("--kv", default="bf16", show_default=True, metavar="FORMAT", help="Format of the KV cache."),
-            click.option(
-                "--attention", default="bf16", show_default=True, metavar="FORMAT", help="Format of the attention core."
-            ),
-            click.option("--redundant", metavar="N", help="Redundant expert slots; default: what fills every rank."),
+            deployment_options,
             click.option(
                 "--correct", multiple=True, metavar="OPERATOR=FACTOR", help="Multiply an operator's time by hand."
             ),

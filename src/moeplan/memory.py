@@ -12,7 +12,7 @@ from moeplan.kinds import Real
 from moeplan.routing.slots import Slots
 from moeplan.specs.deployment import Deployment
 from moeplan.specs.model import ModelSpec
-from moeplan.specs.parameters import kv_bytes, replicated_bytes, routed_bytes
+from moeplan.specs.parameters import kv_bytes, kv_shard_factor, replicated_bytes, routed_bytes
 
 BufferRevision = Literal["2025-02", "2025-06", "current"]
 LARGEST_BATCH = 1 << 16
@@ -65,26 +65,29 @@ def low_latency_buffer(*, experts: Real, tokens: Real, hidden: int, revision: Bu
 
 
 def dispatch_tokens(deployment: Deployment, rule: MemoryRule) -> Real:
-    """Tokens per rank that the buffer must hold: batch·q_len, no less than the engine's default."""
-    return np.maximum(deployment.batch * deployment.q_len, rule.dispatch_tokens_default)
+    """Tokens per GPU that the buffer must hold: batch·q_len/tp, no less than the engine's default."""
+    return np.maximum(np.ceil(deployment.batch * deployment.q_len / deployment.tp), rule.dispatch_tokens_default)
 
 
 def memory_use(
     model: ModelSpec, deployment: Deployment, slots: Slots | None, *, capacity: float, rule: MemoryRule
 ) -> MemoryUse:
-    """Bytes on a GPU that is one attention-DP rank and one EP rank; `model` carries the deployment's formats."""
+    """Bytes on one GPU; `model` carries the deployment's formats."""
     mtp = bool(np.any(np.greater(deployment.drafts, 0)))
     # Formats and counts do not depend on the axes, only whether the MTP module is loaded does.
     with_mtp = np.greater(deployment.drafts, 0) if mtp else False
-    replicated = np.where(with_mtp, replicated_bytes(model, mtp=True), replicated_bytes(model, mtp=False))
+    sharing = {"tp": deployment.tp, "shared_tp": 1 if deployment.all_to_all else deployment.tp}
+    replicated = np.where(
+        with_mtp, replicated_bytes(model, mtp=True, **sharing), replicated_bytes(model, mtp=False, **sharing)
+    )
     expert: Real = 0.0
     buffer: Real = 0.0
     if slots is not None and model.experts is not None:
         per_expert = np.where(with_mtp, routed_bytes(model, mtp=True), routed_bytes(model, mtp=False))
-        expert = per_expert / model.experts.count * slots.per_full_rank
+        expert = per_expert / model.experts.count * slots.per_full_rank / deployment.moe_tp
         tokens = dispatch_tokens(deployment, rule)
         size = low_latency_buffer(experts=slots.total, tokens=tokens, hidden=model.hidden)
-        buffer = np.where(np.greater(slots.ep, 1), size, 0.0)
+        buffer = np.where(np.greater(slots.ep, 1), size, 0.0) if deployment.all_to_all else 0.0
     tokens_kept = np.ceil((deployment.context + deployment.q_len) / rule.page_size) * rule.page_size
     kv_name = deployment.precision.kv.name
     per_request = np.where(
@@ -96,7 +99,7 @@ def memory_use(
         capacity=capacity,
         replicated_weights=replicated,
         expert_weights=expert,
-        kv_cache=deployment.batch * per_request,
+        kv_cache=deployment.batch * per_request / kv_shard_factor(model.attention, tp=deployment.tp),
         all_to_all_buffer=buffer,
         reserve=rule.reserve(capacity, deployment.batch),
     )

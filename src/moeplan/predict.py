@@ -16,6 +16,7 @@ from moeplan.kinds import Real
 from moeplan.layers.layer import Layer, build_layer
 from moeplan.layers.step import Step
 from moeplan.memory import MemoryUse, memory_use
+from moeplan.ops.collective import all_gather, all_reduce
 from moeplan.ops.cost import Cost
 from moeplan.ops.elementwise import elementwise
 from moeplan.ops.gemm import gemm
@@ -85,8 +86,8 @@ class Prediction:
 
     @property
     def tps_per_gpu(self) -> Real:
-        """Output tokens per second per decode GPU; a GPU is one DP rank."""
-        return self.deployment.batch * self.tps_per_user
+        """Output tokens per second per decode GPU; tp GPUs make a DP rank."""
+        return self.deployment.batch * self.tps_per_user / self.deployment.tp
 
     @property
     def formats_changed(self) -> bool:
@@ -179,18 +180,24 @@ class Predictor:
             ep=deployment.ep,
             slots=slots,
             even=deployment.load == "even",
+            tp=deployment.tp,
+            moe_tp=deployment.moe_tp,
+            exchange=deployment.exchange,
             corrections=deployment.corrections,
         )
 
     def _outside(self, model: ModelSpec, step: Step) -> tuple[Cost, ...]:
-        """Embedding, final norm, head, sampling over the logits, and the step's own overhead."""
+        """Embedding, final norm, head, sampling over the logits, and the step's own overhead; words dealt over tp."""
         machine, rows, figures = self.machine, step.rows, self.machine.kernels.general
-        head = weight_format(model.formats.embedding)
+        head, shared = weight_format(model.formats.embedding), step.tp > 1
         overhead = figures.step_overhead + 0.0 * rows
+        tensor = 2.0 * rows
         return (
             elementwise("embedding", machine, rows=rows, bytes_per_row=4.0 * model.hidden),
+            *([all_reduce("embedding_sum", machine, bytes_=tensor * model.hidden, ranks=step.tp)] if shared else []),
             elementwise("final_norm", machine, rows=rows, bytes_per_row=4.0 * model.hidden),
-            gemm("lm_head", machine, m=rows, n=model.vocab, k=model.hidden, weights=head),
+            gemm("lm_head", machine, m=rows, n=-(-model.vocab // step.tp), k=model.hidden, weights=head),
+            *([all_gather("gather_logits", machine, bytes_=tensor * model.vocab, ranks=step.tp)] if shared else []),
             elementwise("sampling", machine, rows=rows, bytes_per_row=8.0 * model.vocab),
             Cost(
                 name="step_overhead",
@@ -225,7 +232,7 @@ class Predictor:
         weights = deployment.precision.linear
         join = gemm("mtp_projection", self.machine, m=step.rows, n=model.hidden, k=2 * model.hidden, weights=weights)
         head = weight_format(model.formats.embedding)
-        logits = gemm("mtp_head", self.machine, m=step.rows, n=model.vocab, k=model.hidden, weights=head)
+        logits = gemm("mtp_head", self.machine, m=step.rows, n=-(-model.vocab // step.tp), k=model.hidden, weights=head)
         return layer + join.seconds + logits.seconds
 
 

@@ -287,7 +287,7 @@ def test_a_dense_model_is_planned_as_replicas(capsys: pytest.CaptureFixture[str]
 
 
 def test_nothing_feasible_is_exit_1_with_what_would_do(capsys: pytest.CaptureFixture[str]) -> None:
-    question = "plan deepseek-v3 --gpu h20 --gpus 32 --context 64k --min-tps 60"
+    question = "plan deepseek-v3 --gpu h20 --gpus 32 --context 64k --min-tps 60 --layout dep"
     code, out, _ = run(capsys, *shlex.split(question))
     assert code == 1
     assert "nothing feasible" in out
@@ -305,7 +305,7 @@ def test_nothing_feasible_is_exit_1_with_what_would_do(capsys: pytest.CaptureFix
 
 
 def test_every_remedy_really_does(capsys: pytest.CaptureFixture[str]) -> None:
-    question = "plan deepseek-v3 --gpu h20 --gpus 32 --context 64k --min-tps 60 --json"
+    question = "plan deepseek-v3 --gpu h20 --gpus 32 --context 64k --min-tps 60 --layout dep --json"
     missing = parsed(run(capsys, *shlex.split(question))[1])["infeasible"][0]
     assert missing["remedies"]
     for remedy in missing["remedies"]:

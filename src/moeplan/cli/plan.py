@@ -48,6 +48,17 @@ from moeplan.search.space import Space
     "--attention", default="bf16", show_default=True, metavar="FORMAT[,…]", help="Attention core formats to try."
 )
 @click.option(
+    "--layout",
+    default="dep,dep-ag,dtp-ag,tep,tp",
+    show_default=True,
+    metavar="NAME[,NAME…]",
+    help="Layouts to try: attention by requests (d…) or by heads, experts whole (ep) or cut (tp), all-to-all or "
+    "all-gather (-ag); docs/layouts.md.",
+)
+@click.option(
+    "--tp", default="1", show_default=True, metavar="N|A..B|A,B", help="GPUs per attention rank to try in d… layouts."
+)
+@click.option(
     "--schedule", default="naive,two-batch", show_default=True, metavar="NAME[,NAME…]", help="Schedules to try."
 )
 @click.option("--max-batch", default="512", show_default=True, metavar="N", help="Largest batch per GPU to try.")
@@ -192,7 +203,9 @@ def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) 
     return {
         "model": question.model,
         **winner.asked,
-        "ep": str(int(deployment.ep)),
+        "ep": str(int(deployment.gpus)),
+        "layout": deployment.layout,
+        "tp": str(deployment.tp),
         "batch": str(int(deployment.batch)),
         "context": str(int(deployment.context)),
         "mtp": str(int(deployment.drafts)),

@@ -27,6 +27,7 @@ from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import SCHEDULES, Acceptance, Deployment, Precision, ScheduleName, check_precision
 from moeplan.specs.model import ModelSpec
+from moeplan.specs.spread import named_layouts
 
 MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
 
@@ -36,6 +37,8 @@ class PlanQuestion(Question):
     """The options of a plan."""
 
     gpus: str | None
+    layout: str
+    tp: str
     min_tps: str
     max_batch: str
     rank_by: str
@@ -85,6 +88,8 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         lambda: acceptance(question.acceptance, 1),
         lambda: question.sources,
         lambda: _named_schedules(question.schedule),
+        lambda: named_layouts(names(question.layout, "--layout")),
+        lambda: whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
     )
     model, edits = edited_model(catalog, question.model, question.edits)
     context, min_tps = count(question.context, "--context"), positive(question.min_tps, "--min-tps")
@@ -118,13 +123,16 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Spac
     drafts = _drafts(model, question.mtp)
     largest = int(count(question.max_batch, "--max-batch", most=LARGEST_BATCH))
     space = Space(
-        counts=counts if model.is_moe else counts[:1],
+        counts=counts,
         batches=tuple(range(1, largest + 1)),
         drafts=drafts,
         precisions=tuple(_precisions(question, predictor)),
         schedules=_schedules(question.schedule, model, max(counts)),
         context=context,
         acceptance=acceptance(question.acceptance, max(drafts)),
+        model=model,
+        layouts=named_layouts(names(question.layout, "--layout")),
+        tps=whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
     )
     if space.size > MOST_CONFIGURATIONS:
         fix = f"narrow --gpus, --max-batch or --mtp; at most {MOST_CONFIGURATIONS:,} are searched per cluster"

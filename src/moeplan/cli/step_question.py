@@ -29,7 +29,9 @@ from moeplan.errors import Fault, InputError, together
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Deployment, Precision, ScheduleName
+from moeplan.specs.deployment import Deployment, Precision, ScheduleName, head_faults
+from moeplan.specs.model import ModelSpec
+from moeplan.specs.spread import LAYOUTS, Spread, named_layouts, spreads
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -39,6 +41,8 @@ class StepQuestion(Question):
     """The options of one deployment."""
 
     ep: str
+    layout: str
+    tp: str | None
     batch: str
     redundant: str | None
     correct: tuple[str, ...]
@@ -49,8 +53,16 @@ def question_options(command: Command) -> Command:
     for option in reversed(
         [
             machine_options(several=False),
-            click.option("--ep", metavar="N", help="GPUs of the instance: EP size, and DP size of attention."),
-            click.option("--batch", metavar="N", help="Requests per GPU (per DP rank) in a step."),
+            click.option("--gpus", "--ep", "ep", metavar="N", help="GPUs of the instance."),
+            click.option(
+                "--layout",
+                default="dep",
+                show_default=True,
+                metavar="NAME",
+                help="How the model is spread: dep, dep-ag, dtp-ag, tep or tp; docs/layouts.md.",
+            ),
+            click.option("--tp", metavar="N", help="GPUs per attention rank; default: 1 in d… layouts, else all."),
+            click.option("--batch", metavar="N", help="Requests per DP rank in a step: a GPU, or --tp of them."),
             deployment_options,
             click.option(
                 "--correct", multiple=True, metavar="OPERATOR=FACTOR", help="Multiply an operator's time by hand."
@@ -87,18 +99,24 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
         lambda: count(question.redundant, "--redundant", least=0) if question.redundant is not None else None,
         lambda: count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS),
         lambda: count(question.batch, "--batch"),
-        lambda: count(question.ep, "--ep"),
+        lambda: count(question.ep, "--gpus"),
         lambda: count(question.context, "--context"),
         lambda: acceptance(question.acceptance, 1),
         lambda: question.sources,
         lambda: corrections(question.correct),
+        lambda: named_layouts([question.layout]),
+        lambda: count(question.tp, "--tp") if question.tp is not None else None,
     )
     spec, edits = edited_model(catalog, question.model, question.edits)
     cluster = machines.one(catalog, edits)
     drafts = int(count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS))
+    spread = asked_spread(spec, question.layout, question.tp, _ranks(question.ep, cluster))
     deployment = Deployment(
         batch=int(count(question.batch, "--batch")),
-        ep=_ranks(question.ep, cluster),
+        ep=spread.counts[0] // spread.moe_tp,
+        tp=spread.tp,
+        moe_tp=spread.moe_tp,
+        exchange=spread.exchange,
         context=int(count(question.context, "--context")),
         drafts=drafts,
         precision=Precision.of(
@@ -113,10 +131,34 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     return predictor, step
 
 
+def asked_spread(model: ModelSpec, layout: str, tp: str | None, gpus: int) -> Spread:
+    """The spread of that name over so many GPUs; raise InputError where the model or the name does not allow it."""
+    (name,) = named_layouts([layout])
+    by_heads = name in ("tep", "tp")
+    ranks = int(count(tp, "--tp")) if tp is not None else gpus if by_heads else 1
+    if by_heads and ranks != gpus:
+        fix = f"leave it out, or take a layout by requests: {', '.join(key for key in LAYOUTS if key[0] == 'd')}"
+        raise InputError("options", [Fault("--tp", f"is {ranks}, {name} takes all {gpus} GPUs", fix)])
+    if by_heads and gpus == 1:
+        name, by_heads = "dep", False
+    found = spreads(model, (gpus,), (name,), (ranks,))
+    if found:
+        return found[0]
+    faults = list(head_faults(model, ranks))
+    if not faults and gpus % ranks:
+        faults.append(Fault("--tp", f"{ranks} does not divide {gpus} GPUs", "give a divisor"))
+    if not faults and not by_heads and ranks == gpus:
+        faults.append(Fault("--tp", f"one attention rank takes all {gpus} GPUs", "use --layout tep or tp"))
+    if not faults:
+        why = f"{model.name} cannot be spread so over {gpus} GPUs"
+        faults.append(Fault("--layout", f"{name}: {why}", "its experts' width, or a dense layer's, does not divide"))
+    raise InputError("options", faults)
+
+
 def _ranks(text: str, cluster: Cluster) -> int:
-    ranks, total = int(count(text, "--ep")), cluster.total_gpus
+    ranks, total = int(count(text, "--gpus")), cluster.total_gpus
     if total is not None and ranks > total:
-        raise InputError("options", [Fault("--ep", f"is {ranks}", f"the cluster has {total} GPUs")])
+        raise InputError("options", [Fault("--gpus", f"is {ranks}", f"the cluster has {total} GPUs")])
     return ranks
 
 
@@ -136,7 +178,8 @@ def _predict(predictor: Predictor, deployment: Deployment, schedule: str) -> Pre
         name: ScheduleName = "two-batch" if schedule == "two-batch" else "naive"
         return predictor.predict(replace(deployment, schedule=name))
     plain = predictor.predict(deployment)
-    if not predictor.model.is_moe or int(deployment.batch) % 2 or int(deployment.ep) == 1:
+    one = int(deployment.ep) == 1 or not deployment.all_to_all
+    if not predictor.model.is_moe or int(deployment.batch) % 2 or one:
         return plain
     overlapped = predictor.predict(replace(deployment, schedule="two-batch"))
     return overlapped if float(overlapped.seconds) < float(plain.seconds) else plain

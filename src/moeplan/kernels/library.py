@@ -135,6 +135,30 @@ class KernelLibrary:
             return self.article.grouped_gemm(rows=rows_per_group, down=down)
         return found
 
+    def fused_moe(
+        self,
+        work: Work,
+        *,
+        tokens: Real,
+        rows: Real,
+        active: Real,
+        experts: Real,
+        hidden: int,
+        width: int,
+        top_k: int,
+        ep: Real,
+        tp: int,
+        weights: Format,
+    ) -> Efficiency:
+        """Efficiency of a fused mixture of experts: `rows` over `active` experts of `tokens` that entered the group."""
+        shape: dict[str, Real] = {"tokens": tokens, "hidden": float(hidden), "inter": float(width), "gated": 2.0}
+        shape |= {"top_k": float(top_k), "experts": experts, "tp": float(tp), "ep": ep}
+        shape |= {"active": np.maximum(active, 1.0), "rows": np.maximum(rows, 1.0)}
+        found = self._found("moe", {"weights": weights.name}, shape, work, weights.computes_in)
+        if found is None:
+            return self.article.grouped_gemm(rows=rows / np.maximum(active, 1.0), down=False)
+        return found
+
     def mla(self, *, batch: Real, q_len: Real, context: Real, heads: int, core: Format, cache: Format) -> Efficiency:
         """Efficiency of absorbed MLA decode."""
         from moeplan.kernels.ideal import MLA_KEY, MLA_VALUE

@@ -18,25 +18,26 @@ BF16 = 2.0
 
 def attention_front(step: Step) -> list[Cost]:
     """Operators from the layer's input to the query and the new cache entries."""
-    attention = step.model.attention
+    attention = step.attention
     return _mla_front(step, attention) if isinstance(attention, Mla) else _gqa_front(step, attention)
 
 
 def attention_back(step: Step, *, window: int | None) -> list[Cost]:
-    """The attention core and the output projection; a window bounds the keys that are seen."""
-    attention, weights = step.model.attention, step.precision.attention_output
+    """The attention core and this GPU's part of the output projection; a window bounds the keys that are seen."""
+    attention, weights = step.attention, step.precision.attention_output
     context = np.minimum(step.context, window) if window is not None else step.context
     core = mla_core if isinstance(attention, Mla) else gqa_core
     costs = core(step, context)
     out = attention.heads * (attention.v_head_dim if isinstance(attention, Mla) else attention.head_dim)
     if weights.computes_in != "bf16":
         costs.append(_quantise("o_quant", step, out))
-    return [*costs, gemm("o_proj", step.machine, m=step.rows, n=step.model.hidden, k=out, weights=weights)]
+    costs.append(gemm("o_proj", step.machine, m=step.rows, n=step.model.hidden, k=out, weights=weights))
+    return costs
 
 
 def mla_core(step: Step, context: Real) -> list[Cost]:
     """Absorbed attention and the product that takes its output from the latent to the heads."""
-    attention, precision = step.model.attention, step.precision
+    attention, precision = step.attention, step.precision
     assert isinstance(attention, Mla), "called for MLA only"
     core = mla_decode(
         "mla_core",
@@ -62,7 +63,7 @@ def mla_core(step: Step, context: Real) -> list[Cost]:
 
 def gqa_core(step: Step, context: Real) -> list[Cost]:
     """Attention with grouped queries."""
-    attention, precision = step.model.attention, step.precision
+    attention, precision = step.attention, step.precision
     assert isinstance(attention, Gqa), "called for GQA only"
     return [
         gqa_decode(

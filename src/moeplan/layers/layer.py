@@ -9,10 +9,12 @@ import numpy as np
 
 from moeplan.kinds import Real
 from moeplan.layers.attention import attention_back, attention_front
-from moeplan.layers.ffn import combine, dense_ffn, dispatch, routed_experts, router, shared_expert
+from moeplan.layers.exchange import attention_sum, combine, dense_sum, dispatch
+from moeplan.layers.ffn import dense_ffn, routed_experts, router, shared_expert
 from moeplan.layers.step import Step
 from moeplan.ops.cost import Cost
 from moeplan.ops.elementwise import launch_gaps
+from moeplan.specs.deployment import ALL_REDUCE
 
 StageName = Literal["attention_front", "attention_back", "dispatch", "shared", "routed", "combine", "dense"]
 
@@ -51,18 +53,20 @@ def build_layer(step: Step, *, ffn: Literal["dense", "moe"], window: int | None)
     router); the split is DeepSeek's (throughput article: A0, A1). A correction by hand applies to the operator of its
     name.
     """
-    back = [*attention_back(step, window=window)]
+    whole = ffn == "dense" or step.exchange == ALL_REDUCE
+    back = [*attention_back(step, window=window), *attention_sum(step, whole=whole)]
     stages: dict[StageName, list[Cost]] = {"attention_front": attention_front(step), "attention_back": back}
     if ffn == "dense":
-        stages["dense"] = dense_ffn(step)
+        stages["dense"] = [*dense_ffn(step), *dense_sum(step)]
     else:
         back.extend(router(step))
         shared = shared_expert(step)
         if shared:
             stages["shared"] = shared
-        if np.any(np.greater(step.ep, 1)):
-            stages["dispatch"] = [dispatch(step)]
-            stages["combine"] = [combine(step)]
+        if np.any(np.greater(step.gpus, 1)):
+            if sent := dispatch(step):
+                stages["dispatch"] = sent
+            stages["combine"] = combine(step)
         stages["routed"] = routed_experts(step)
     return Layer({name: Stage(name, _finish(step, costs)) for name, costs in stages.items()})
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from moeplan.predict import Prediction
+from moeplan.specs.deployment import Deployment
+
+
+def layout_of(deployment: Deployment) -> str:
+    """The sizes of a layout: «EP144 = DP144», or «dep-ag: attention TP8 × DP4, experts EP32 by all-gather»."""
+    ep, dp = int(deployment.ep), int(deployment.dp)
+    if deployment.tp == 1 and deployment.moe_tp == 1 and deployment.all_to_all:
+        return f"EP{ep} = DP{dp}"
+    attention = f"attention TP{deployment.tp}" + (f" × DP{dp}" if dp > 1 else "")
+    cut = f"TP{deployment.moe_tp}" if deployment.moe_tp > 1 else ""
+    experts = " × ".join(part for part in (cut, f"EP{ep}" if ep > 1 or not cut else "") if part)
+    return f"{deployment.layout}: {attention}, experts {experts} by {deployment.exchange}"
+
+
+def layout_name(deployment: Deployment) -> str:
+    """The layout, with the GPUs of an attention rank where they are more than one and not all of them."""
+    return f"{deployment.layout} tp{deployment.tp}" if deployment.dp > 1 and deployment.tp > 1 else deployment.layout
 
 
 def headline(step: Prediction) -> str:
     """Model, GPUs, EP size, batch, drafts, schedule, context."""
     deployment = step.deployment
+    place = "GPU" if deployment.tp == 1 else "DP rank"
     return (
-        f"{step.model.name} on {int(deployment.ep)} × {step.cluster.gpu.name} with {step.cluster.nic.name}, "
-        f"EP{int(deployment.ep)} = DP{int(deployment.ep)}, batch {int(deployment.batch)} per GPU, "
+        f"{step.model.name} on {int(deployment.gpus)} × {step.cluster.gpu.name} with {step.cluster.nic.name}, "
+        f"{layout_of(deployment)}, batch {int(deployment.batch)} per {place}, "
         f"{int(deployment.drafts)} MTP draft{'s' if deployment.drafts != 1 else ''}, {deployment.schedule}, "
         f"context {float(deployment.context):,.0f} tokens"
     )

@@ -16,7 +16,7 @@ def _alternative(other: Alternative) -> Json:
     return {
         "choice": other.choice,
         "feasible": True,
-        "gpus": int(deployment.ep),
+        "gpus": int(deployment.gpus),
         "batch": int(deployment.batch),
         "mtp": int(deployment.drafts),
         "kv": deployment.precision.kv.name,

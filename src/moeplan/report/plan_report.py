@@ -8,7 +8,7 @@ from moeplan.explain.shares import measured_share, resource_shares
 from moeplan.explain.shortfall import Shortfall
 from moeplan.predict import Prediction
 from moeplan.report.document import launch, price_per_million
-from moeplan.report.headline import headline
+from moeplan.report.headline import headline, layout_name
 from moeplan.report.step_report import print_prediction
 from moeplan.report.tables import Console, Table, table
 from moeplan.search.best import Found
@@ -25,7 +25,7 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
         out.print(
             "measured: share of the operators' time that rests on kernels measured on that GPU; the rest is scaled"
         )
-        out.print("from another GPU or shape, or assumed.")
+        out.print("from another GPU or shape, or assumed. batch/rank: requests of a DP rank, one GPU but with TP.")
         unpriced = [result.gpu for result in ranked if RANKINGS[answer.rank_by](_step(result)) is None]
         if unpriced:
             out.print(f"No figure for {answer.rank_by} is known of {', '.join(unpriced)}: ranked last.")
@@ -93,7 +93,8 @@ def _alternative_row(choice: str, step: Prediction | None, winner: Prediction) -
     deployment, change = step.deployment, float(step.tps_per_gpu) / float(winner.tps_per_gpu) - 1
     return [
         choice,
-        f"{int(deployment.ep)}",
+        layout_name(deployment),
+        f"{int(deployment.gpus)}",
         f"{int(deployment.batch)}",
         f"{int(deployment.drafts)}",
         deployment.precision.kv.name,
@@ -104,12 +105,24 @@ def _alternative_row(choice: str, step: Prediction | None, winner: Prediction) -
     ]
 
 
-_ALTERNATIVE_HEADERS = ("choice", "GPUs", "batch/GPU", "MTP", "KV", "schedule", "tok/s/GPU", "measured", "change")
+_ALTERNATIVE_HEADERS = (
+    "choice",
+    "layout",
+    "GPUs",
+    "batch/rank",
+    "MTP",
+    "KV",
+    "schedule",
+    "tok/s/GPU",
+    "measured",
+    "change",
+)
 _PLAN_HEADERS = (
     "GPU",
     "NIC or cluster",
+    "layout",
     "GPUs",
-    "batch/GPU",
+    "batch/rank",
     "MTP",
     "KV",
     "schedule",
@@ -132,7 +145,8 @@ def _plan_row(result: Result) -> list[str]:
     return [
         result.gpu,
         result.cluster or result.nic,
-        f"{int(step.deployment.ep)}",
+        layout_name(step.deployment),
+        f"{int(step.deployment.gpus)}",
         f"{int(step.deployment.batch)}",
         f"{int(step.deployment.drafts)}",
         step.deployment.precision.kv.name,
@@ -160,6 +174,7 @@ def _front_table(result: Result) -> Table:
         [
             f"{point.tps_per_user:.1f}",
             f"{point.tps_per_gpu:,.0f}",
+            point.layout,
             str(point.count),
             str(point.batch),
             str(point.drafts),
@@ -168,7 +183,7 @@ def _front_table(result: Result) -> Table:
         ]
         for point in shown
     ]
-    headers = ("tok/s/user", "tok/s/GPU", "GPUs", "batch/GPU", "MTP", "KV", "schedule")
+    headers = ("tok/s/user", "tok/s/GPU", "layout", "GPUs", "batch/rank", "MTP", "KV", "schedule")
     return table(headers, rows, title=f"Front of {result.label}: {len(result.front)} deployments")
 
 
@@ -214,8 +229,3 @@ def print_shortfall(out: Console, label: str, missing: Shortfall) -> None:
         out.print(
             "  No change of context or GPU count alone would do: choose smaller formats or a GPU with more memory."
         )
-    if in_bytes:
-        out.print(
-            "  This is under attention-DP, every GPU holding the attention weights; tensor parallelism, which splits"
-        )
-        out.print("  them, is not searched by this version.")

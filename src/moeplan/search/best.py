@@ -67,7 +67,7 @@ class _Tally:
 def best(predictor: Predictor, space: Space, *, min_tps: float, progress: Progress | None = None) -> Found | Missed:
     """Maximise tokens per second per GPU over the space, under memory and min_tps (accepted tokens/s per user).
 
-    Ties go to the first precision and schedule, in them to the smaller batch, then to fewer GPUs, then to fewer drafts.
+    Ties go to the first precision, spread and schedule, in them to the smaller batch, fewer GPUs, fewer drafts.
     `progress` is called with (tried, all) after each piece; an interrupt ends the walk and marks the answer incomplete.
     """
     tally = _Tally()
@@ -118,7 +118,7 @@ def _walk(predictor: Predictor, piece: Deployment, min_tps: float, tally: _Tally
             tally.leanest = _better(tally.leanest, free.max(axis=(0, 2)), free, piece)
         return
     tally.fastest = _better(tally.fastest, fastest, speed, piece)
-    allowed = np.where(fastest >= min_tps, np.asarray(piece.batch).ravel() * fastest, -np.inf)
+    allowed = np.where(fastest >= min_tps, np.asarray(piece.batch).ravel() / piece.tp * fastest, -np.inf)
     tally.winner = _better(tally.winner, allowed, speed, piece)
     tally.front = _merge(tally.front, fastest, speed, piece)
 
@@ -126,6 +126,8 @@ def _walk(predictor: Predictor, piece: Deployment, min_tps: float, tally: _Tally
 def dispatchable(step: Prediction) -> bool | Real:
     """Whether the engine's low-latency all-to-all takes a step's tokens per rank; nothing to ask without one."""
     if not step.model.is_moe:
+        return True
+    if not step.deployment.all_to_all:
         return True
     within = np.less_equal(dispatch_tokens(step.deployment, step.rule), step.rule.dispatch_tokens_most)
     return np.logical_or(within, np.less_equal(step.deployment.ep, 1))
@@ -147,13 +149,16 @@ def _better(
     point = _point(grid, within, int(np.argmax(by_batch >= top - slack)))
     if held is None or top > held[0] + slack:
         return top, point
-    # The pieces of one precision and schedule come in turn: a tie in a later piece may still be of a smaller batch.
-    same = (held[1].precision, held[1].schedule) == (point.precision, point.schedule)
-    return (top, point) if same and _rank(point) < _rank(held[1]) else held
+    # The pieces of one choice of names come in turn: a tie in a later piece may still be of a smaller batch.
+    return (top, point) if _names(held[1]) == _names(point) and _rank(point) < _rank(held[1]) else held
+
+
+def _names(point: Deployment) -> tuple[object, ...]:
+    return point.precision, point.schedule, point.tp, point.moe_tp, point.exchange
 
 
 def _rank(point: Deployment) -> tuple[float, float, float]:
-    return float(point.batch), float(point.ep), float(point.drafts)
+    return float(point.batch), float(point.gpus), float(point.drafts)
 
 
 def _point(grid: Deployment, within: Array, batch: int) -> Deployment:
@@ -169,7 +174,7 @@ def _merge(front: list[FrontPoint], fastest: Array, speed: Array, grid: Deployme
     batches = np.asarray(grid.batch).ravel()
     places = np.flatnonzero(np.isfinite(fastest))
     held = np.array([[point.tps_per_user, point.tps_per_gpu] for point in front]).reshape(-1, 2)
-    new = np.stack([fastest[places], batches[places] * fastest[places]], axis=1)
+    new = np.stack([fastest[places], batches[places] / grid.tp * fastest[places]], axis=1)
     kept = pareto_front(np.concatenate([held, new]))
     return [
         front[index] if index < len(front) else _front_point(grid, speed, int(places[index - len(front)]))
@@ -182,9 +187,10 @@ def _front_point(grid: Deployment, speed: Array, batch: int) -> FrontPoint:
     fastest = float(speed[:, batch, :].max())
     return FrontPoint(
         tps_per_user=fastest,
-        tps_per_gpu=float(point.batch) * fastest,
+        tps_per_gpu=float(point.batch) / point.tp * fastest,
         batch=int(point.batch),
-        count=int(point.ep),
+        count=int(point.gpus),
+        layout=point.layout,
         drafts=int(point.drafts),
         schedule=point.schedule,
         kv=point.precision.kv.name,
@@ -194,7 +200,7 @@ def _front_point(grid: Deployment, speed: Array, batch: int) -> FrontPoint:
 
 def _binding(predictor: Predictor, space: Space, chosen: Deployment, min_tps: float) -> Binding:
     """Ask the next larger batch why it is not the winner."""
-    larger = [int(b) for b in space.batches_for(chosen.schedule) if b > float(chosen.batch)]
+    larger = [int(b) for b in space.batches_for(chosen.schedule, chosen.tp) if b > float(chosen.batch)]
     if not larger:
         return "largest batch tried"
     step = predictor.evaluate(replace(chosen, batch=larger[0]))

@@ -18,6 +18,7 @@ class FrontPoint:
     tps_per_gpu: float
     batch: int
     count: int
+    layout: str = "dep"
     drafts: int
     schedule: str
     kv: str

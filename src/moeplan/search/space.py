@@ -9,7 +9,16 @@ import numpy as np
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array
-from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
+from moeplan.specs.deployment import (
+    LOW_LATENCY,
+    Acceptance,
+    Deployment,
+    Precision,
+    ScheduleName,
+    is_all_to_all,
+)
+from moeplan.specs.model import ModelSpec
+from moeplan.specs.spread import Spread, spreads
 
 PIECE = 65_536  # configurations
 
@@ -18,7 +27,8 @@ PIECE = 65_536  # configurations
 class Space:
     """Every combination of these is tried.
 
-    counts: GPUs of one instance (= ep = dp); batches: requests per GPU; drafts: MTP drafts per step; each ascending.
+    counts: GPUs of one instance; batches: requests per GPU; drafts: MTP drafts per step; each ascending. layouts: names
+    of specs.spread, at all attention TP sizes of `tps`, as far as `model` allows; without a model the first layout.
     """
 
     counts: tuple[int, ...]
@@ -28,55 +38,89 @@ class Space:
     schedules: tuple[ScheduleName, ...]
     context: float
     acceptance: Acceptance
+    model: ModelSpec | None = None
+    layouts: tuple[str, ...] = ("dep",)
+    tps: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         if not self.size:
             fix = "give at least one of each; two-batch overlap needs an even batch"
             raise InputError("search", [Fault("space", "holds no configuration", fix)])
 
-    def batches_for(self, schedule: ScheduleName) -> Array:
-        """The batches that a schedule accepts: two-batch overlap needs an even one."""
+    @property
+    def spreads(self) -> tuple[Spread, ...]:
+        """Every way of spreading the model, with the instance sizes at which it is possible."""
+        if self.model is None:
+            return (Spread(layout="dep", tp=1, moe_tp=1, exchange=LOW_LATENCY, counts=self.counts),)
+        return spreads(self.model, self.counts, self.layouts, self.tps)
+
+    def batches_for(self, schedule: ScheduleName, tp: int = 1) -> Array:
+        """The batches per attention rank that a schedule accepts: two-batch overlap needs an even one.
+
+        A rank of several GPUs takes all of one GPU's and, beyond them, as many on each of its GPUs.
+        """
         batches = np.array(self.batches, dtype=float)
+        if tp > 1:
+            batches = np.unique(np.concatenate([batches, tp * batches]))
         return batches[batches % 2 == 0] if schedule == "two-batch" else batches
 
-    def counts_for(self, schedule: ScheduleName) -> Array:
-        """The instance sizes that a schedule accepts: one GPU has no all-to-all to overlap."""
-        counts = np.array(self.counts, dtype=float)
-        return counts[counts > 1] if schedule == "two-batch" else counts
+    def counts_for(self, schedule: ScheduleName, spread: Spread) -> Array:
+        """The instance sizes that a schedule accepts: overlap needs an all-to-all, which one GPU does not have."""
+        counts = np.array(spread.counts, dtype=float)
+        if schedule == "naive":
+            return counts
+        return counts[counts > 1] if is_all_to_all(spread.exchange) else counts[:0]
+
+    def holds(self, schedule: ScheduleName) -> bool:
+        """Whether any configuration has that schedule."""
+        return any(self._sizes(schedule))
 
     def pieces(self) -> Iterator[Deployment]:
-        """Walk the space in pieces of about PIECE configurations, each of one precision and schedule.
+        """Walk the space in pieces of about PIECE configurations, each of one precision, spread and schedule.
 
         The numbers of a piece are arrays on open axes (counts, batches, drafts). A piece fits in the cache of a core
         and bounds the memory of a search of any size. Batches are cut before counts: what does not depend on the EP
         size is then computed once.
         """
         for precision in self.precisions:
-            for schedule in self.schedules:
-                batches, counts = self.batches_for(schedule), self.counts_for(schedule)
-                if not (batches.size and counts.size):
-                    continue
-                rows = max(1, min(counts.size, PIECE // len(self.drafts)))
-                columns = max(1, PIECE // (rows * len(self.drafts)))
-                for low in range(0, counts.size, rows):
-                    for left in range(0, batches.size, columns):
-                        some = batches[left : left + columns]
-                        yield self.deployment(precision, schedule, counts[low : low + rows], some)
+            for spread in self.spreads:
+                for schedule in self.schedules:
+                    yield from self._pieces(precision, spread, schedule)
 
-    def deployment(self, precision: Precision, schedule: ScheduleName, counts: Array, batches: Array) -> Deployment:
-        """A grid of one precision and schedule on open axes."""
+    def _pieces(self, precision: Precision, spread: Spread, schedule: ScheduleName) -> Iterator[Deployment]:
+        batches, counts = self.batches_for(schedule, spread.tp), self.counts_for(schedule, spread)
+        if not (batches.size and counts.size):
+            return
+        rows = max(1, min(counts.size, PIECE // len(self.drafts)))
+        columns = max(1, PIECE // (rows * len(self.drafts)))
+        for low in range(0, counts.size, rows):
+            for left in range(0, batches.size, columns):
+                some = batches[left : left + columns]
+                yield self.deployment(precision, spread, schedule, counts[low : low + rows], some)
+
+    def deployment(
+        self, precision: Precision, spread: Spread, schedule: ScheduleName, counts: Array, batches: Array
+    ) -> Deployment:
+        """A grid of one precision, spread and schedule on open axes."""
         return Deployment(
             batch=batches[None, :, None],
-            ep=counts[:, None, None],
+            ep=counts[:, None, None] / spread.moe_tp,
             drafts=np.array(self.drafts)[None, None, :],
             context=self.context,
             precision=precision,
             schedule=schedule,
             acceptance=self.acceptance,
+            tp=spread.tp,
+            moe_tp=spread.moe_tp,
+            exchange=spread.exchange,
         )
 
     @property
     def size(self) -> int:
         """Configurations in it, per GPU and NIC."""
-        grids = sum(self.counts_for(name).size * self.batches_for(name).size for name in self.schedules)
+        grids = sum(sum(self._sizes(name)) for name in self.schedules)
         return grids * len(self.drafts) * len(self.precisions)
+
+    def _sizes(self, schedule: ScheduleName) -> Iterator[int]:
+        for spread in self.spreads:
+            yield self.counts_for(schedule, spread).size * self.batches_for(schedule, spread.tp).size

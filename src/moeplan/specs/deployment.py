@@ -10,13 +10,20 @@ import numpy as np
 
 from moeplan.errors import Fault, InputError, Unsupported, suggestion
 from moeplan.kinds import Real
-from moeplan.specs.model import ModelSpec
+from moeplan.specs.model import Gqa, ModelSpec
 from moeplan.specs.precision import Format, weight_format
 
 ScheduleName = Literal["naive", "two-batch"]
 CORE_FORMATS = ("bf16", "fp8")
+# How tokens reach their experts: an all-to-all by the name of its backend, or one of the two that need none.
+LOW_LATENCY, ALL_GATHER, ALL_REDUCE = "deepep-low-latency", "all-gather", "all-reduce"
 LoadName = Literal["sampled", "even"]
 SCHEDULES: tuple[ScheduleName, ...] = ("naive", "two-batch")
+
+
+def is_all_to_all(exchange: str) -> bool:
+    """Whether every token travels to its experts alone, in the exchange of that name."""
+    return exchange not in (ALL_GATHER, ALL_REDUCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +120,13 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Attention-DP × EP: every GPU is one DP rank (tp = 1) and one rank of one EP group, so dp = ep = GPUs.
+    """dp attention ranks of tp GPUs each; experts over ep ranks, each expert over moe_tp GPUs: dp·tp = ep·moe_tp GPUs.
 
     batch: requests per DP rank in a step; drafts: MTP drafts per step, q_len = 1 + drafts; context: cached tokens per
-    request. Scalars, or arrays on open axes. redundant: replicas of experts; None fills every rank. load: sampled takes
-    the fullest rank under uniform routing, even the mean.
+    request. Scalars, or arrays on open axes; tp and moe_tp are whole numbers. exchange: how tokens reach their experts:
+    by the all-to-all of that name, by gathering all tokens on all GPUs, or, where all GPUs hold the same ones (dp = 1),
+    by adding up. redundant: replicas of experts; None fills every rank. load: sampled takes the fullest rank under
+    uniform routing, even the mean.
     """
 
     batch: Real
@@ -129,6 +138,9 @@ class Deployment:
     schedule: ScheduleName = "naive"
     redundant: int | None = None
     load: LoadName = "sampled"
+    tp: int = 1
+    moe_tp: int = 1
+    exchange: str = LOW_LATENCY
     corrections: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -136,11 +148,35 @@ class Deployment:
         """New tokens per request and step that the main model verifies."""
         return 1 + self.drafts
 
+    @property
+    def gpus(self) -> Real:
+        """GPUs of one instance."""
+        return self.ep * self.moe_tp
+
+    @property
+    def dp(self) -> Real:
+        """Attention ranks with requests of their own."""
+        return self.gpus / self.tp
+
+    @property
+    def all_to_all(self) -> bool:
+        """Whether every token travels to its experts alone."""
+        return is_all_to_all(self.exchange)
+
+    @property
+    def layout(self) -> str:
+        """Its name in specs.spread."""
+        experts = "tp" if self.moe_tp > 1 else "ep"
+        if self.exchange == ALL_REDUCE:
+            return "tp" if experts == "tp" else "tep"
+        return f"d{experts}" + ("" if self.all_to_all else "-ag")
+
 
 def check(deployment: Deployment, model: ModelSpec) -> None:
     """Check a scalar deployment against the model; raise InputError naming every violated rule."""
     faults = [
         *_size_faults(deployment),
+        *_layout_faults(deployment, model),
         *_schedule_faults(deployment, model),
         *_draft_faults(deployment, model),
         *_other_faults(deployment, model),
@@ -156,6 +192,38 @@ def _size_faults(deployment: Deployment) -> Iterator[Fault]:
             yield Fault(name, f"is {value}", f"give a whole number from {least} to 1e9")
 
 
+def _layout_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
+    tp, moe_tp, gpus = deployment.tp, deployment.moe_tp, float(deployment.gpus)
+    small = [name for name, size in (("tp", tp), ("moe_tp", moe_tp)) if size < 1]
+    yield from (Fault(name, "is below 1", "give at least 1") for name in small)
+    if small:
+        return
+    if gpus % tp:
+        yield Fault("tp", f"{tp} does not divide {gpus:g} GPUs", "give a divisor")
+    yield from head_faults(model, tp)
+    if model.experts is None:
+        return
+    if model.experts.width % moe_tp:
+        yield Fault("moe_tp", f"expert width {model.experts.width} does not divide by {moe_tp}", "use moe_tp 1")
+    if deployment.exchange == ALL_REDUCE and gpus != tp:
+        fix = f"give tp {gpus:g}, or gather the tokens"
+        yield Fault("exchange", f"all-reduce adds up what all GPUs hold, tp is {tp} of {gpus:g}", fix)
+    if deployment.exchange != ALL_REDUCE and gpus == tp > 1:
+        yield Fault("exchange", "one attention rank has all tokens on all GPUs", f"use {ALL_REDUCE}")
+    if deployment.all_to_all and moe_tp > 1:
+        yield Fault("moe_tp", "an all-to-all sends tokens to whole experts", f"use moe_tp 1, or {ALL_GATHER}")
+
+
+def head_faults(model: ModelSpec, tp: int) -> Iterator[Fault]:
+    """Every rule of attention heads that a TP size breaks."""
+    attention = model.attention
+    if attention.heads % tp:
+        yield Fault("tp", f"{attention.heads} attention heads do not divide by {tp}", "give a divisor")
+    if isinstance(attention, Gqa) and attention.kv_heads % tp and tp % attention.kv_heads:
+        fix = f"use a tp that divides {attention.kv_heads} or is a multiple of it"
+        yield Fault("tp", f"{attention.kv_heads} KV heads and tp {tp} do not divide each other", fix)
+
+
 def _schedule_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
     if deployment.schedule not in SCHEDULES:
         fix = suggestion(deployment.schedule, SCHEDULES) or f"one of {', '.join(SCHEDULES)}"
@@ -166,8 +234,9 @@ def _schedule_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault
         return
     if model.experts is None:
         yield Fault("schedule", "two-batch overlap hides an all-to-all, a dense model has none", "use naive")
-    elif float(deployment.ep) == 1:
-        yield Fault("schedule", "two-batch overlap hides an all-to-all, one GPU has none", "use naive")
+    elif float(deployment.ep) == 1 or not deployment.all_to_all:
+        what = "one GPU" if float(deployment.gpus) == 1 else deployment.exchange
+        yield Fault("schedule", f"two-batch overlap hides an all-to-all, {what} has none", "use naive")
     if float(deployment.batch) % 2:
         yield Fault("batch", f"{deployment.batch} requests do not split in two", "use an even batch")
 

@@ -32,6 +32,10 @@ class Module:
         kept = self.rest * bytes_per_weight("bf16") + self.fp32 * bytes_per_weight("fp32")
         return self.matrices * bytes_per_weight(weights) + kept
 
+    def dealt(self, ranks: int, whole: float = 0.0) -> Module:
+        """One rank's part of the matrices, `whole` weights of them and everything else on every rank."""
+        return Module(matrices=(self.matrices - whole) / ranks + whole, rest=self.rest, fp32=self.fp32)
+
     def times(self, count: float) -> Module:
         """Return the module repeated."""
         return Module(matrices=self.matrices * count, rest=self.rest * count, fp32=self.fp32 * count)
@@ -58,6 +62,14 @@ def attention_module(attention: Attention, hidden: int) -> Module:
     rest = {"none": 0, "head": 2 * attention.head_dim, "layer": q_out + kv_out}[attention.qk_norm]
     rest += (q_out + 2 * kv_out) * attention.qkv_bias + hidden * attention.out_bias + attention.heads * attention.sinks
     return Module(matrices=hidden * (q_out + 2 * kv_out) + q_out * hidden, rest=rest)
+
+
+def attention_whole(attention: Attention, hidden: int, *, tp: int) -> float:
+    """Weights of one attention layer that every rank of a TP group holds: latents' projections, the last KV heads."""
+    if isinstance(attention, Mla):
+        return hidden * (attention.latent_dim + (attention.q_lora_rank or 0))
+    repeated = max(tp / attention.kv_heads - 1.0, 0.0)  # copies of every KV head beyond the first
+    return hidden * 2 * attention.kv_heads * attention.head_dim * repeated / max(tp - 1, 1)
 
 
 def attention_output(attention: Attention, hidden: int) -> float:
@@ -166,16 +178,23 @@ def parameters(model: ModelSpec) -> Parameters:
     )
 
 
-def replicated_bytes(model: ModelSpec, *, mtp: bool) -> float:
-    """Bytes of everything but the routed experts."""
+def replicated_bytes(model: ModelSpec, *, mtp: bool, tp: int = 1, shared_tp: int = 1) -> float:
+    """Bytes of everything but the routed experts on one GPU of a TP group; shared_tp: ranks of the shared expert.
+
+    Projections are dealt by heads, FFNs by width, embedding and head by words; norms, router, latents' projections and
+    the MTP module's own projection are whole on each.
+    """
     count, formats = parameters(model), model.formats
-    total = count.attention.bytes_in(formats.attention) + count.norms.bytes_in("bf16") + count.router.bytes_in("bf16")
+    whole = attention_whole(model.attention, model.hidden, tp=tp)
+    attention = count.attention.dealt(tp, whole * model.layer_count)
+    total = attention.bytes_in(formats.attention) + count.norms.bytes_in("bf16") + count.router.bytes_in("bf16")
     if formats.attention_output is not None:
         difference = bytes_per_weight(formats.attention_output) - bytes_per_weight(formats.attention)
-        total += attention_output(model.attention, model.hidden) * model.layer_count * difference
-    total += count.dense.bytes_in(formats.linear) + count.shared.bytes_in(formats.linear)
-    total += count.embedding.bytes_in(formats.embedding) + count.head.bytes_in(formats.embedding)
-    return total + (count.mtp.bytes_in(formats.mtp or formats.linear) if mtp else 0.0)
+        total += attention_output(model.attention, model.hidden) * model.layer_count * difference / tp
+    total += count.dense.dealt(tp).bytes_in(formats.linear) + count.shared.dealt(shared_tp).bytes_in(formats.linear)
+    total += count.embedding.dealt(tp).bytes_in(formats.embedding) + count.head.dealt(tp).bytes_in(formats.embedding)
+    module = count.mtp.dealt(tp, whole * model.mtp_layers)
+    return total + (module.bytes_in(formats.mtp or formats.linear) if mtp else 0.0)
 
 
 def routed_bytes(model: ModelSpec, *, mtp: bool) -> float:

@@ -13,6 +13,7 @@ from moeplan.engines.rules.layout import Layout, check_layout
 from moeplan.errors import InputError
 from moeplan.memory import dispatch_tokens
 from moeplan.predict import Prediction
+from moeplan.specs.deployment import Deployment
 
 _VARIABLES = ("$NODE_RANK", "$HEAD_ADDRESS:20000")  # the only values that the shell expands
 CONTEXT_SLACK = 2  # the context of a step is a mean over requests; the longest request needs more
@@ -43,25 +44,34 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
     Raises InputError where SGLang cannot express the deployment, or it does not fit in memory.
     """
     deployment, cluster, model = prediction.deployment, prediction.cluster, prediction.model
-    gpus, batch, drafts = int(deployment.ep), int(deployment.batch), int(deployment.drafts)
+    gpus, batch, drafts = int(deployment.gpus), int(deployment.batch), int(deployment.drafts)
     nodes = math.ceil(gpus / cluster.gpus_per_node)
     redundant = int(prediction.slots.redundant) if prediction.slots is not None else 0
     if model.is_moe:
-        check_layout(model, Layout(dp=gpus, moe_ep=gpus, moe_tp=1, redundant=redundant, nodes=nodes), "sglang")
+        layout = Layout(
+            tp=deployment.tp,
+            dp=int(deployment.dp),
+            moe_ep=int(deployment.ep),
+            moe_tp=deployment.moe_tp,
+            redundant=redundant,
+            nodes=nodes,
+        )
+        check_layout(model, layout, "sglang")
     faults = sglang_faults(prediction)
     if faults:
         raise InputError("launch with sglang", faults)
     flags: list[tuple[str, str | None]] = [("--model-path", model.repository)]
     if online_fp8(prediction):
         flags.append(("--quantization", "fp8"))
-    flags += _parallel_flags(gpus, nodes, moe=model.is_moe)
-    backend = prediction.rule.backend(cluster.gpu.architecture) if model.is_moe and gpus > 1 else None
+    flags += _parallel_flags(deployment, nodes, moe=model.is_moe)
+    sends = model.is_moe and gpus > 1 and deployment.all_to_all
+    backend = prediction.rule.backend(cluster.gpu.architecture) if sends else None
     if backend is not None:  # one that is missing was refused before
         flags.append(("--moe-a2a-backend", backend))
         if backend == "deepep":
             flags.append(("--deepep-mode", "low_latency"))
-        if redundant:
-            flags += [("--ep-num-redundant-experts", str(redundant)), ("--enable-eplb", None)]
+    if redundant and gpus > 1:
+        flags += [("--ep-num-redundant-experts", str(redundant)), ("--enable-eplb", None)]
     if deployment.schedule == "two-batch":
         flags.append(("--enable-two-batch-overlap", None))
     flags += _speculative_flags(drafts)
@@ -73,7 +83,7 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
         ("--kv-cache-dtype", KV_DTYPE[deployment.precision.kv.name]),
         ("--page-size", str(prediction.rule.page_size)),
         ("--context-length", str(longest)),
-        ("--max-running-requests", str(batch * gpus if model.is_moe else batch)),  # a replica has its own
+        ("--max-running-requests", str(batch * int(deployment.dp) if model.is_moe else batch)),  # a replica's own
         ("--cuda-graph-max-bs-decode", str(batch)),
         ("--mem-fraction-static", f"{math.floor(float(prediction.memory.static_fraction) * 1000) / 1000:.3f}"),
     ]
@@ -85,21 +95,21 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
     return LaunchCommand(tuple(flags), tuple(environment), sglang_notes(prediction, nodes, longest, backend))
 
 
-def _parallel_flags(gpus: int, nodes: int, *, moe: bool) -> list[tuple[str, str | None]]:
-    """Attention-DP over all GPUs of the instance; since 0.5.23 --dp-size counts replicas, --attn-dp-size DP ranks.
+def _parallel_flags(deployment: Deployment, nodes: int, *, moe: bool) -> list[tuple[str, str | None]]:
+    """--tp-size counts all GPUs; since 0.5.23 --dp-size counts replicas, --attn-dp-size attention ranks among them.
 
-    Replicas never span nodes: each node starts its own.
+    Replicas of a dense model never span nodes: each node starts its own.
     """
-    if not moe:
+    gpus, dp, ep = int(deployment.gpus), int(deployment.dp), int(deployment.ep)
+    if not moe and deployment.tp == 1:
         return [("--dp-size", str(math.ceil(gpus / nodes)))] if gpus > nodes else []
     flags: list[tuple[str, str | None]] = [("--tp-size", str(gpus))]
-    if gpus > 1:
-        flags += [
-            ("--attn-dp-size", str(gpus)),
-            ("--ep-size", str(gpus)),
-            ("--moe-dense-tp-size", "1"),
-            ("--enable-dp-lm-head", None),
-        ]
+    if dp > 1:
+        flags.append(("--attn-dp-size", str(dp)))
+    if ep > 1 and moe:
+        flags.append(("--ep-size", str(ep)))
+    if dp > 1:
+        flags += [*([("--moe-dense-tp-size", "1")] if deployment.tp == 1 else []), ("--enable-dp-lm-head", None)]
     if nodes > 1:
         flags += [("--nnodes", str(nodes)), ("--node-rank", "$NODE_RANK"), ("--dist-init-addr", "$HEAD_ADDRESS:20000")]
     return flags

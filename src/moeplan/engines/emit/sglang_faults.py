@@ -14,7 +14,7 @@ KV_DTYPE = {"bf16": "bf16", "fp8": "fp8_e4m3", "fp8_block": "fp8_e4m3", "nvfp4":
 def sglang_faults(prediction: Prediction) -> list[Fault]:
     """Everything that stands against a command, but for the layout."""
     faults = _cache_faults(prediction)
-    if prediction.model.is_moe and int(prediction.deployment.ep) > 1:
+    if _sends(prediction):
         faults += _all_to_all_faults(prediction)
     if prediction.formats_changed and not online_fp8(prediction):
         fix = "quantise the checkpoint first, or leave its formats"
@@ -36,9 +36,14 @@ def _cache_faults(prediction: Prediction) -> list[Fault]:
         return []
     if not prediction.rule.support.holds_fp4_cache(gpu.architecture):
         return [Fault("kv", f"no nvfp4 cache on {gpu.name} ({gpu.architecture}) in SGLang", "use bf16 or fp8")]
-    if prediction.model.is_moe and int(prediction.deployment.ep) > 1:
+    if _sends(prediction):
         return [Fault("kv", "SGLang does not transfer an nvfp4 cache to a decode instance", "use bf16 or fp8")]
     return []
+
+
+def _sends(prediction: Prediction) -> bool:
+    deployment = prediction.deployment
+    return prediction.model.is_moe and int(deployment.ep) > 1 and deployment.all_to_all
 
 
 def _all_to_all_faults(prediction: Prediction) -> list[Fault]:

@@ -74,7 +74,7 @@ def test_expert_rows_of_ep144() -> None:
     assert step.load is not None
     assert (step.slots.total, step.slots.per_full_rank) == (288, 2)
     assert step.load.mean_rows_per_slot == 512
-    assert step.load.rows == pytest.approx(1024 + np.sqrt(2 * np.log(144) * 1024))
+    assert step.load.rows == pytest.approx(1024 + 2.62 * np.sqrt(1024), rel=3e-3)  # the largest of 144 normal numbers
     even = predict(load="even")
     assert even.load is not None
     assert even.load.rows == 1024

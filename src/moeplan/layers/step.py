@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from moeplan.kinds import Real
 from moeplan.ops.machine import Machine
+from moeplan.routing.coverage import GroupLimit
 from moeplan.routing.slots import ExpertLoad, Slots, expert_load
 from moeplan.specs.deployment import LOW_LATENCY, Precision, is_all_to_all
 from moeplan.specs.model import Attention, Mla, ModelSpec
@@ -37,7 +38,9 @@ class Step:
         """What the fullest rank's experts get of this micro-batch; None for a dense model."""
         if self.slots is None or self.model.experts is None:
             return None
-        return expert_load(self.slots, tokens=self.tokens, top_k=self.model.experts.top_k, even=self.even)
+        experts = self.model.experts
+        limit = GroupLimit(count=experts.n_group, taken=experts.topk_group)
+        return expert_load(self.slots, tokens=self.tokens, top_k=experts.top_k, even=self.even, limit=limit)
 
     @property
     def rows(self) -> Real:

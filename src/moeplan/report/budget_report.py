@@ -196,10 +196,9 @@ def _notes(answer: Budget, predictor: Predictor, deployment: Deployment) -> list
         at = answer.chains.at(best.batch)
         skew, share = float(answer.chains.skew[at]), float(answer.chains.expert_share[at])
         lines.append(
-            f"At batch {best.batch} sampling alone fills the fullest rank about {skew - 1:.0%} beyond the mean "
-            "(√(2 ln P / rows), an upper estimate; `moeplan groups` has the exact mean): no placement removes that, "
-            f"only batch does. An even load would gain at most {gain_of_balancing(share, skew):.2f}× "
-            f"({share:.0%} of the step balances)."
+            f"At batch {best.batch} sampling alone fills the fullest rank about {skew - 1:.0%} beyond the mean: no "
+            "placement removes that, only batch does. An even load would gain at most "
+            f"{gain_of_balancing(share, skew):.2f}× ({share:.0%} of the step balances)."
         )
     return lines
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from moeplan.errors import Fault, InputError
-from moeplan.kinds import Real
+from moeplan.kinds import Array, Real
+from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,23 +75,53 @@ class ExpertLoad:
         return self.rows / self.active
 
 
-def expert_load(slots: Slots, *, tokens: Real, top_k: int, even: bool = False) -> ExpertLoad:
+def expert_load(
+    slots: Slots, *, tokens: Real, top_k: int, even: bool = False, limit: GroupLimit = NO_LIMIT
+) -> ExpertLoad:
     """Rows under uniform routing of `tokens` tokens of the whole EP group to top_k experts each.
 
     mean rows per slot = tokens·top_k / slots (grouped-GEMM article, eq. 5); a slot is active with
-    1 − (1 − top_k/slots)^tokens (batch article, coverage); the fullest rank gets the mean of a full rank plus
-    √(2 ln P · mean), the sampling noise of the largest of P ranks (batch article, EPLB: √(2 ln P)/√rows), which `even`
-    leaves out. Replicas share evenly.
+    1 − (1 − top_k/slots)^tokens (batch article, coverage). The fullest rank gets, on average, the mean R of a full rank
+    plus z·σ + (z² − 1)/6 · σ²/R: z is what the largest of P normal numbers exceeds their mean by, σ² the variance of a
+    rank's rows, more where a group limit sends several of a token's picks to one rank; the last term is for a law that
+    leans to the right as Poisson's does (Cornish-Fisher). `even` leaves the noise out. Replicas share evenly.
     """
-    per_rank = tokens * (top_k / slots.total * slots.per_full_rank)
-    noise = 0.0 if even else np.sqrt(2.0 * np.log(np.maximum(slots.full_ranks, 1.0)) * per_rank)
+    mean = tokens * (top_k / slots.total)
+    per_rank = mean * slots.per_full_rank
+    rows = per_rank if even else per_rank + _excess(slots, tokens=tokens, per_rank=per_rank, top_k=top_k, limit=limit)
     most = tokens * np.minimum(top_k, slots.per_full_rank)  # a token goes to an expert at most once
-    rows = np.minimum(per_rank + noise, most)
+    rows = np.minimum(rows, most)
     idle = np.exp(tokens * np.log1p(-np.minimum(top_k / slots.total, 1.0 - 1e-12)))
     active = np.minimum(slots.per_full_rank * (1.0 - idle), rows)
-    return ExpertLoad(
-        rows=rows,
-        slots=slots.per_full_rank,
-        active=active,
-        mean_rows_per_slot=tokens * (top_k / slots.total),
+    return ExpertLoad(rows=rows, slots=slots.per_full_rank, active=active, mean_rows_per_slot=mean)
+
+
+def _excess(slots: Slots, *, tokens: Real, per_rank: Real, top_k: int, limit: GroupLimit) -> Real:
+    """Rows of the fullest rank beyond the mean of a full one."""
+    spread = _variance(slots, top_k=top_k, limit=limit) * tokens
+    # The ranks' rows add up to a fixed sum: what one has more the others have less, which parts them by √(P/(P − 1)).
+    apart = slots.ep / np.maximum(slots.ep - 1.0, 1.0)
+    z = largest_of_normals(slots.full_ranks)
+    return np.maximum(z * np.sqrt(spread * apart) + (z * z - 1.0) / 6.0 * spread * apart / per_rank, 0.0)
+
+
+def _variance(slots: Slots, *, top_k: int, limit: GroupLimit) -> Real:
+    """Variance of how many of one token's picks go to a full rank, whose slots are neighbours."""
+    held, total = slots.per_full_rank, slots.total
+    pool = limit.taken * total / limit.count
+    together = top_k * (top_k - 1) / np.maximum(pool * (pool - 1.0), 1.0)  # two of a pool's slots
+    near = np.minimum(held, total / limit.count)  # slots of a rank in one group
+    apart = (limit.taken - 1) / (limit.count - 1) if limit.count > 1 else 0.0
+    pairs = held * ((near - 1.0) + (held - near) * apart) * (limit.taken / limit.count) * together
+    mean = held * top_k / total
+    return np.maximum(mean + pairs - mean * mean, 0.0)
+
+
+def largest_of_normals(count: Real) -> Real:
+    """How far the largest of `count` standard normal numbers lies above 0 on average, Φ⁻¹((n − ⅜) / (n + ¼)) (Blom)."""
+    number = np.maximum(np.asarray(count, dtype=float), 1.0)
+    every, place = np.unique(number, return_inverse=True)
+    found: Array = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in every])[place].reshape(
+        number.shape
     )
+    return found if np.ndim(count) else float(found)

@@ -10,6 +10,7 @@ import numpy as np
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
+from moeplan.specs.schedule import schedule as named
 
 PIECE = 65_536  # configurations
 
@@ -37,12 +38,13 @@ class Space:
     def batches_for(self, schedule: ScheduleName) -> Array:
         """The batches that a schedule accepts: two-batch overlap needs an even one."""
         batches = np.array(self.batches, dtype=float)
-        return batches[batches % 2 == 0] if schedule == "two-batch" else batches
+        fitting: Array = batches[batches % named(schedule).micro_batches == 0]
+        return fitting
 
     def counts_for(self, schedule: ScheduleName) -> Array:
         """The instance sizes that a schedule accepts: one GPU has no all-to-all to overlap."""
         counts = np.array(self.counts, dtype=float)
-        return counts[counts > 1] if schedule == "two-batch" else counts
+        return counts[counts > 1] if named(schedule).overlaps else counts
 
     def pieces(self) -> Iterator[Deployment]:
         """Walk the space in pieces of about PIECE configurations, each of one precision and schedule.

@@ -144,8 +144,9 @@ def test_two_batches_run_sparse_layers_with_half_and_dense_ones_whole() -> None:
     for name, stage in sparse.layer.stages.items():
         assert float(stage.seconds) == pytest.approx(float(half.groups[1].layer.stages[name].seconds))
     t = {str(name): float(stage.seconds) for name, stage in sparse.layer.stages.items()}
-    layer = max(t["dispatch"], t["attention_front"] + t["shared"]) + t["routed"]
-    layer += max(t["combine"], t["attention_back"])
+    taken = {name: float(sparse.layer.stages[name].sm_share) * t[name] for name in ("dispatch", "combine")}
+    layer = max(t["dispatch"], t["attention_front"] + t["shared"] + taken["dispatch"]) + t["routed"]
+    layer += max(t["combine"], t["attention_back"] + taken["combine"])
     assert float(sparse.timeline.seconds) == pytest.approx(2 * layer)
     assert [float(c.seconds) for c in step.outside] == [float(c.seconds) for c in whole.outside]
 

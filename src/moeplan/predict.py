@@ -13,7 +13,7 @@ from moeplan.errors import Fault, InputError, Unsupported, suggestion
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.sources import ALL, KernelSources
 from moeplan.kinds import Real
-from moeplan.layers.layer import Layer, build_layer
+from moeplan.layers.layer import Layer, attention_operators, build_layer, cut_attention
 from moeplan.layers.step import Step
 from moeplan.memory import MemoryUse, memory_use
 from moeplan.ops.collective import all_gather, all_reduce
@@ -22,12 +22,13 @@ from moeplan.ops.elementwise import elementwise
 from moeplan.ops.gemm import gemm
 from moeplan.ops.machine import Machine
 from moeplan.routing.slots import ExpertLoad, Slots, deal
-from moeplan.schedules.timeline import MICRO_BATCHES, TIMELINES, Timeline, naive
+from moeplan.schedules.timeline import Timeline, timeline
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Deployment, check, check_precision
 from moeplan.specs.model import LayerGroup, ModelSpec, WeightFormats
 from moeplan.specs.precision import weight_format
+from moeplan.specs.schedule import PLAIN, Schedule, schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,9 +141,10 @@ class Predictor:
         check_precision(deployment.precision, gpu.supports, gpu.name)
         model = deployment.precision.applied_to(self.model)
         slots = None if model.experts is None else deal(model.experts.count, deployment.ep, deployment.redundant)
-        step = self._step(model, deployment, slots, deployment.batch / MICRO_BATCHES[deployment.schedule])
+        found = schedule(deployment.schedule)
+        step = self._step(model, deployment, slots, deployment.batch / found.micro_batches)
         whole = self._step(model, deployment, slots, deployment.batch)
-        groups = tuple(_group_time(group, step, whole, deployment) for group in model.layers)
+        groups = tuple(_group_time(group, step, whole, found) for group in model.layers)
         outside = self._outside(model, whole)
         drafting = self._drafting(model, deployment, slots)
         seconds: Real = drafting
@@ -220,7 +222,7 @@ class Predictor:
         for index in range(int(np.max(deployment.drafts))):
             # Only where there are more drafts than this one: drafts have an axis of their own.
             more = np.greater(deployment.drafts, index)
-            some = replace(deployment, drafts=_where(deployment.drafts, more), schedule="naive")
+            some = replace(deployment, drafts=_where(deployment.drafts, more), schedule=PLAIN)
             seconds = self._draft_pass(model, some, slots, some.q_len if index == 0 else 1.0)
             total = total + (_spread(seconds, more) if np.size(more) > 1 else seconds)
         return total
@@ -228,7 +230,7 @@ class Predictor:
     def _draft_pass(self, model: ModelSpec, deployment: Deployment, slots: Slots | None, q_len: Real) -> Real:
         """One pass of the MTP module: its projection, layer and head over q_len tokens per request."""
         step = self._step(model, deployment, slots, deployment.batch, q_len)
-        layer = naive(build_layer(step, ffn="moe" if model.is_moe else "dense", window=None)).seconds
+        layer = timeline(build_layer(step, ffn="moe" if model.is_moe else "dense", window=None), PLAIN).seconds
         weights = deployment.precision.linear
         join = gemm("mtp_projection", self.machine, m=step.rows, n=model.hidden, k=2 * model.hidden, weights=weights)
         head = weight_format(model.formats.embedding)
@@ -284,13 +286,30 @@ def _check_corrections(prediction: Prediction) -> None:
         raise InputError("deployment", faults)
 
 
-def _group_time(group: LayerGroup, step: Step, whole: Step, deployment: Deployment) -> GroupTime:
+def _group_time(group: LayerGroup, step: Step, whole: Step, found: Schedule) -> GroupTime:
     """Dense layers have no all-to-all to hide and run the whole batch at once."""
     if group.ffn == "dense":
         layer = build_layer(whole, ffn="dense", window=group.window)
-        return GroupTime(group=group, layer=layer, timeline=naive(layer))
+        return GroupTime(group=group, layer=layer, timeline=timeline(layer, PLAIN))
     layer = build_layer(step, ffn="moe", window=group.window)
-    return GroupTime(group=group, layer=layer, timeline=TIMELINES[deployment.schedule](layer))
+    if found.refines:
+        return _best_cut(group, layer, step, found)
+    return GroupTime(group=group, layer=layer, timeline=timeline(layer, found.name))
+
+
+def _best_cut(group: LayerGroup, layer: Layer, step: Step, found: Schedule) -> GroupTime:
+    """The layer with attention cut in two where it is fastest; the cut of `build_layer` where none is faster."""
+    base = timeline(layer, found.name)
+    if np.ndim(base.seconds):
+        fix = f"ask for {found.refines}, or for one deployment"
+        raise Unsupported("schedule", [Fault("schedule", f"{found.name} cuts one deployment at a time", fix)])
+    best = GroupTime(group=group, layer=layer, timeline=base)
+    for at in range(len(attention_operators(layer)) + 1):
+        other = cut_attention(layer, step, at)
+        time = timeline(other, found.name)
+        if float(time.seconds) < float(best.timeline.seconds) * (1 - 1e-12):
+            best = GroupTime(group=group, layer=other, timeline=time)
+    return best
 
 
 def by_stage(group: GroupTime) -> Mapping[str, Real]:

@@ -133,6 +133,23 @@ def test_catalog_figures_are_in_si_units(capsys: pytest.CaptureFixture[str]) -> 
 # --- predict ------------------------------------------------------------------------------------------------------
 
 
+def test_a_plan_says_what_another_cut_of_attention_would_give(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "plan qwen3-30b-a3b --gpu h200 --gpus 64 --context 500 --max-batch 64 --min-tps 10 --schedule tbo"
+    code, out, _ = run(capsys, *shlex.split(line))
+    assert code == 0
+    assert re.search(r"Attention cut before o_proj \(two-batch-best\) would give \+[1-9]\d?\.\d%", out)
+    found = parsed(run(capsys, *shlex.split(line), "--json")[1])
+    cut, best = found["attention_cut"], found["best"][found["winner"]]
+    assert cut["before"] == ["o_proj"]
+    assert cut["tok_s_per_gpu"] == pytest.approx(best["metrics"]["tok_s_per_gpu"] * (1 + cut["gain"]))
+
+
+@pytest.mark.parametrize("alias", ["sbo", "single-batch-overlap"])
+def test_a_schedule_has_aliases(alias: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = parsed(run(capsys, *shlex.split(PREDICT), "--json", "--schedule", alias)[1])
+    assert found["deployment"]["schedule"] == "single-batch"
+
+
 @pytest.mark.parametrize("more", ["", " --mtp 1", " --schedule naive --kv fp8", " --explain", " --kernels article"])
 def test_a_prediction_is_consistent_with_itself(more: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *shlex.split(f"{PREDICT}{more} --json"))

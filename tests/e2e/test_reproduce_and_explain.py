@@ -405,7 +405,7 @@ def test_every_command_draws_its_answer(line: str, tmp_path: Path, table: Table)
         titles
         == {
             "plan": ["Throughput against speed per user", "Where the step goes"],
-            "predict": ["Where the step goes", "Roofline"],
+            "predict": ["Where the step goes", "Roofline", "One layer, lane by lane"],
             "explain": ["From the limit to the prediction", "Where the step goes"],
             "sensitivity": ["What one more percent gives"],
         }[line.split()[0]]

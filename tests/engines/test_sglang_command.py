@@ -68,8 +68,7 @@ def cases() -> Iterator[Prediction]:
             spec = CATALOG.model(name)
             for drafts in (0, 1, 3) if spec.mtp_layers else (0,):
                 for ep in SIZES:
-                    schedules: tuple[ScheduleName, ...] = ("naive", "two-batch") if ep > 1 else ("naive",)
-                    for schedule in schedules:
+                    for schedule in ("naive", "two-batch", "single-batch") if ep > 1 else ("naive",):
                         yield predict(name, gpu, ep, drafts=drafts, schedule=schedule, kv="fp8" if drafts else "bf16")
 
 
@@ -119,6 +118,7 @@ def check_moe(prediction: Prediction, command: LaunchCommand) -> None:
     assert ("--node-rank" in flags) == ("--dist-init-addr" in flags) == (nodes > 1)
     assert ("--enable-eplb" in flags) == ("--ep-num-redundant-experts" in flags)
     assert ("--enable-two-batch-overlap" in flags) == (deployment.schedule == "two-batch")
+    assert ("--enable-single-batch-overlap" in flags) == (deployment.schedule == "single-batch")
     environment = dict(command.environment)
     if gpus > 1:
         assert flags["--moe-a2a-backend"] == "deepep"
@@ -154,7 +154,11 @@ def test_many_commands_name_real_flags_with_sizes_that_fit_together() -> None:
     for prediction in cases():
         command, paths = outcome(prediction)
         if command is None:
-            assert paths <= {"memory", "nodes", "moe_ep"}
+            known = {"memory", "nodes", "moe_ep"}
+            if prediction.deployment.schedule == "single-batch" and "Blackwell" in prediction.cluster.gpu.architecture:
+                assert "schedule" in paths or paths & {"nodes", "moe_ep"}
+                known.add("schedule")
+            assert paths <= known
             continue
         check_flags(command)
         check_common(prediction, command)
@@ -421,3 +425,10 @@ def test_experts_that_deepep_takes_only_with_a_chosen_kernel_get_a_note(name: st
 
 def test_times_borrowed_from_deepep_are_called_so() -> None:
     assert "mori was not measured" in " ".join(sglang_command(predict("deepseek-v3", "mi300x", 8)).notes)
+
+
+@pytest.mark.parametrize("schedule", ["two-batch-best", "two-batch-prefill"])
+def test_an_order_without_a_switch_is_refused(schedule: ScheduleName) -> None:
+    command, paths = outcome(predict("deepseek-v3", "h200", 32, schedule=schedule))
+    assert command is None
+    assert paths == {"schedule"}

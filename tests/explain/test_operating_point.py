@@ -262,8 +262,11 @@ def test_auto_takes_the_faster_schedule_where_the_batch_allows_it() -> None:
     assert split.batch == pytest.approx(auto.batch[even])
     assert auto.seconds[even] == pytest.approx(np.minimum(plain.seconds[even], split.seconds))
     assert auto.seconds[~even] == pytest.approx(plain.seconds[~even])
-    assert not auto.overlapped[~even].any()
-    assert auto.overlapped[auto.at(128)]
+    assert set(auto.schedule[~even]) == {"naive"}
+    assert auto.schedule[auto.at(128)] == "two-batch"
+    single = four_chains(target, asked, "single-batch", host_launch=HOST)
+    assert set(single.schedule) == {"single-batch"}
+    assert np.all(single.seconds <= plain.seconds)
     with pytest.raises(ValueError, match="no batch of 1000"):
         auto.at(1000)
     with pytest.raises(InputError, match="even batch"):

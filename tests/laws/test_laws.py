@@ -317,7 +317,7 @@ def test_hiding_communication_never_beats_having_none(schedule: str) -> None:
                 context=5000,
                 precision=Precision.of(case_model),
                 acceptance=ACCEPTANCE,
-                schedule=schedule,  # type: ignore[arg-type]  # one of SCHEDULES
+                schedule=schedule,
             )
         )
         layer = step.groups[1]

@@ -6,39 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_layers import NAMES, NETWORK, layer, sparse
 
-from moeplan.kernels.origin import Origin
-from moeplan.kinds import Real
-from moeplan.layers.layer import Layer, Stage, StageName
-from moeplan.ops.cost import Cost
-from moeplan.schedules.timeline import MICRO_BATCHES, TIMELINES, naive, two_batch
-from moeplan.specs.deployment import SCHEDULES
+from moeplan.layers.layer import Layer
+from moeplan.schedules.timeline import Timeline, timeline
+from moeplan.specs.schedule import schedule, schedule_names
 
-NAMES: tuple[StageName, ...] = ("attention_front", "attention_back", "dispatch", "shared", "routed", "combine")
+SCHEDULES = schedule_names()
 
 
-def layer(**seconds: Real) -> Layer:
-    def stage(name: StageName) -> Stage:
-        halves = [0.25 * seconds[name], 0.75 * seconds[name]]  # a stage is the sum of its operators
-        costs = tuple(
-            Cost(
-                name=f"{name}_{i}",
-                seconds=half,
-                parts={"compute": half},
-                efficiencies={},
-                origin=Origin.MEASURED,
-                source="this test",
-                formula="",
-            )
-            for i, half in enumerate(halves)
-        )
-        return Stage(name, costs)
-
-    return Layer({name: stage(name) for name in (*NAMES, "dense") if name in seconds})
+def naive(stages: Layer) -> Timeline:
+    return timeline(stages, "naive")
 
 
-def sparse(a0: Real, a1: Real, d: Real, s: Real, e: Real, c: Real) -> Layer:
-    return layer(attention_front=a0, attention_back=a1, dispatch=d, shared=s, routed=e, combine=c)
+def two_batch(stages: Layer) -> Timeline:
+    return timeline(stages, "two-batch")
 
 
 def test_naive_hides_the_shared_expert_or_the_dispatch() -> None:
@@ -95,39 +77,105 @@ def test_without_an_all_to_all_two_batches_are_two_sums() -> None:
     assert two_batch(stages).seconds == 150
 
 
-def test_every_schedule_has_a_timeline() -> None:
-    assert set(TIMELINES) == set(MICRO_BATCHES) == set(SCHEDULES)
-    for name in SCHEDULES:
-        assert TIMELINES[name](sparse(1, 1, 1, 1, 1, 1)).micro_batches == MICRO_BATCHES[name]
-
-
 TIMES = st.tuples(*(st.floats(0, 1e3) for _ in NAMES))
+SHARES = st.sampled_from([0.0, 0.15, 0.765, 1.0])
 
 
-@settings(max_examples=100, deadline=None)
-@given(TIMES, st.sampled_from(SCHEDULES))
-def test_a_layer_lies_between_its_longest_stage_and_their_sum(times: tuple[float, ...], name: str) -> None:
-    found = TIMELINES[name](layer(**dict(zip(NAMES, times, strict=True))))  # type: ignore[index]  # one of SCHEDULES
+@settings(max_examples=200, deadline=None)
+@given(TIMES, st.sampled_from(SCHEDULES), SHARES)
+def test_a_layer_lies_between_its_longest_lane_and_the_sum(times: tuple[float, ...], name: str, share: float) -> None:
+    found = timeline(sparse(*times, share=share), name)
     count = found.micro_batches
-    assert count * max(times) - 1e-9 <= float(found.seconds) <= count * sum(times) + 1e-9
-    assert all(float(seconds) >= 0 for seconds in found.exposed.values())
+    lane = max(sum(t for n, t in zip(NAMES, times, strict=True) if (n in NETWORK) == on) for on in (False, True))
+    assert count == schedule(name).micro_batches
+    assert count * lane - 1e-9 <= float(found.seconds) <= count * sum(times) + 1e-9
+    assert all(float(seconds) >= -1e-9 for seconds in found.exposed.values())
     assert sum(float(seconds) for seconds in found.exposed.values()) == pytest.approx(float(found.seconds))
 
 
-@settings(max_examples=60, deadline=None)
-@given(TIMES, st.integers(0, 5), st.floats(0, 100))
-def test_a_longer_stage_never_shortens_the_layer(times: tuple[float, ...], which: int, extra: float) -> None:
+@settings(max_examples=200, deadline=None)
+@given(TIMES, st.integers(0, 5), st.floats(0, 100), SHARES, st.sampled_from(SCHEDULES))
+def test_a_longer_stage_never_shortens_the_layer(
+    times: tuple[float, ...], which: int, extra: float, share: float, name: str
+) -> None:
     longer = [time + extra * (i == which) for i, time in enumerate(times)]
-    for timeline in TIMELINES.values():
-        before = timeline(layer(**dict(zip(NAMES, times, strict=True)))).seconds
-        after = timeline(layer(**dict(zip(NAMES, longer, strict=True)))).seconds
-        assert float(after) >= float(before) - 1e-9
+    before, after = (float(timeline(sparse(*each, share=share), name).seconds) for each in (times, longer))
+    assert after >= before - 1e-9
 
 
-def test_arrays_are_the_matching_scalars() -> None:
+@settings(max_examples=100, deadline=None)
+@given(TIMES, SHARES, SHARES, st.sampled_from(SCHEDULES))
+def test_a_larger_share_of_the_sms_never_shortens_the_layer(
+    times: tuple[float, ...], one: float, two: float, name: str
+) -> None:
+    low, high = (float(timeline(sparse(*times, share=share), name).seconds) for share in sorted((one, two)))
+    assert high >= low - 1e-9
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_arrays_are_the_matching_scalars(name: str) -> None:
     d, s = np.array([5.0, 30.0])[:, None], np.array([8.0, 1.0, 50.0])[None, :]
-    for timeline in TIMELINES.values():
-        together = np.asarray(timeline(sparse(10.0, 20.0, d, s, 40.0, 50.0)).seconds)
-        for i, j in np.ndindex(2, 3):
-            one = timeline(sparse(10.0, 20.0, float(d[i, 0]), float(s[0, j]), 40.0, 50.0))
-            assert together[i, j] == pytest.approx(one.seconds)
+    share = np.array([0.0, 0.765])[:, None]
+    together = timeline(sparse(10.0, 20.0, d, s, 40.0, 50.0, share=share), name)
+    for i, j in np.ndindex(2, 3):
+        one = timeline(sparse(10.0, 20.0, float(d[i, 0]), float(s[0, j]), 40.0, 50.0, share=float(share[i, 0])), name)
+        assert np.asarray(together.seconds)[i, j] == pytest.approx(one.seconds)
+        for stage, seconds in one.exposed.items():
+            assert np.broadcast_to(together.exposed[stage], (2, 3))[i, j] == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_an_empty_network_leaves_the_sum_of_the_stages(name: str) -> None:
+    """Two batches without communication are twice the half batch, whatever the share."""
+    found = timeline(sparse(10, 20, 0, 5, 40, 0, share=0.765), name)
+    assert found.seconds == pytest.approx(75 * schedule(name).micro_batches)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_network_that_takes_every_sm_hides_nothing(name: str) -> None:
+    found = timeline(sparse(10, 20, 30, 5, 40, 50, share=1.0), name)
+    assert found.seconds == pytest.approx(155 * schedule(name).micro_batches)
+
+
+def test_the_scale_up_link_hides_its_share_only() -> None:
+    """Beside compute that is long enough, 1 - s of the communication is hidden (batch article: 20 to 27 %)."""
+    hidden = two_batch(sparse(100, 100, 30, 20, 40, 50, share=0.765))
+    assert hidden.exposed["dispatch"] == pytest.approx(2 * 0.765 * 30)
+    assert hidden.exposed["combine"] == pytest.approx(2 * 0.765 * 50)
+    assert hidden.seconds == pytest.approx(2 * (260 + 0.765 * 80))
+
+
+def test_a_pair_takes_the_longer_of_the_two() -> None:
+    """max(D, t + s·D), by hand: 30 beside 8 of compute and 15 % of the SMs; then 30 beside 28."""
+    short, long = (naive(sparse(10, 20, 30, s, 40, 50, share=0.15)) for s in (8, 28))
+    assert short.seconds == pytest.approx(10 + 20 + max(30, 8 + 4.5) + 40 + 50)
+    assert long.seconds == pytest.approx(10 + 20 + (28 + 4.5) + 40 + 50)
+    assert long.exposed["dispatch"] == pytest.approx(4.5)
+
+
+def test_single_batch_hides_combine_beside_the_down_projection() -> None:
+    """Down (30 of 40) in four parts; each of combine's follows its own: C + a quarter, or 30 + a quarter of C."""
+    one, other = (timeline(sparse(10, 20, 30, 8, 40, c), "single-batch") for c in (50, 20))
+    assert one.seconds == pytest.approx(10 + 20 + 30 + 10 + 7.5 + 50)
+    assert other.seconds == pytest.approx(10 + 20 + 30 + 10 + 30 + 5)
+
+
+def test_prefill_by_hand() -> None:
+    """A half's dispatch beside the other's attention, its combine beside the other's experts and its own shared one.
+
+    A0 10, A1 20, D 25, S 5, E 40, C 30: all hidden but nothing waits: two halves of compute. Then with D 60, C 100.
+    """
+    hidden = timeline(sparse(10, 20, 25, 5, 40, 30), "two-batch-prefill")
+    assert hidden.seconds == pytest.approx(2 * 75)
+    bound = timeline(sparse(10, 20, 60, 5, 40, 100), "two-batch-prefill")
+    assert bound.seconds == pytest.approx(2 * (60 + 100))
+
+
+def test_formulas() -> None:
+    stages = sparse(10, 20, 30, 8, 40, 50)
+    assert naive(stages).formula == "A0 + A1 + max(D, S) + E + C"
+    assert two_batch(stages).formula == "2·[max(D, A0 + S) + E + max(C, A1)]"
+    assert two_batch(sparse(10, 20, 30, 8, 40, 50, share=0.5)).formula == (
+        "2·[max(D, A0 + S + s·D) + E + max(C, A1 + s·C)]"
+    )
+    assert naive(layer(attention_front=10, attention_back=20, dense=30)).formula == "A0 + A1 + FFN"

@@ -340,7 +340,7 @@ def test_a_front_point_is_what_predict_says() -> None:
             context=grid.context,
             precision=PRECISIONS[point.kv],
             acceptance=grid.acceptance,
-            schedule=cast(ScheduleName, point.schedule),
+            schedule=point.schedule,
         )
         step = target.predict(deployment)
         assert bool(step.fits)

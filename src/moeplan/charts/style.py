@@ -36,7 +36,7 @@ def bar_labels(y: Spec, *, end: str, shown: str, number: str) -> Spec:
     }
 
 
-def chart(title: str, subtitle: str, body: Spec, *, width: int = 640, height: int | Spec = 400) -> Spec:
+def chart(title: str, subtitle: str | list[str], body: Spec, *, width: int = 640, height: int | Spec = 400) -> Spec:
     """Wrap marks and encodings: title, size, fonts."""
     return {
         "$schema": SCHEMA,

@@ -37,6 +37,7 @@ from moeplan.predict import Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Deployment, Precision
+from moeplan.specs.schedule import PLAIN, schedule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -169,9 +170,8 @@ def _read(question: BudgetQuestion) -> tuple[Predictor, Deployment, float]:
     )
     predictor = Predictor.of(spec, cluster, catalog, question.sources)
     # One batch that every schedule takes, so that the rules of a deployment are all checked before the arrays.
-    predictor.predict(
-        replace(deployment, batch=2, schedule="two-batch" if question.schedule == "two-batch" else "naive")
-    )
+    name = PLAIN if question.schedule == "auto" else question.schedule
+    predictor.predict(replace(deployment, batch=schedule(name).micro_batches, schedule=name))
     return predictor, deployment, positive(_given(question.min_tps, "--min-tps"), "--min-tps")
 
 

@@ -66,6 +66,23 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, SI units.")(command)
 
 
+class _ScheduleName(click.ParamType[str]):
+    """auto, or a schedule by its name or an alias; the names are read when an option is given."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The schedule's own name; fail with near ones."""
+        if value == "auto":
+            return "auto"
+        from moeplan.specs.schedule import schedule
+
+        try:
+            return schedule(str(value)).name
+        except InputError as error:
+            self.fail(str(error.faults[0]), param, ctx)
+
+
 def deployment_options(command: Command) -> Command:
     """What a command on one deployment asks of it, beside its size."""
     for option in reversed(
@@ -76,10 +93,12 @@ def deployment_options(command: Command) -> Command:
             ),
             click.option(
                 "--schedule",
-                type=click.Choice(["auto", "naive", "two-batch"]),
+                type=_ScheduleName(),
                 default="auto",
                 show_default=True,
-                help="Overlap; auto takes the faster one.",
+                metavar="NAME",
+                help="Overlap: naive, two-batch, single-batch, two-batch-best (attention cut where it is fastest), "
+                "two-batch-prefill; auto takes the faster of the first two.",
             ),
             click.option("--kv", default="bf16", show_default=True, metavar="FORMAT", help="Format of the KV cache."),
             click.option(

@@ -26,6 +26,7 @@ from moeplan.cli.saved import kept, required, save, with_saved
 from moeplan.errors import together
 from moeplan.explain.alternatives import MOST_CONFIGURATIONS, alternatives
 from moeplan.explain.answer import RANKINGS, Answer, Result
+from moeplan.explain.attention_cut import cut_gain
 from moeplan.explain.shortfall import Shortfall, shortfall
 from moeplan.predict import Prediction, Predictor
 from moeplan.search.best import Found, best
@@ -135,6 +136,7 @@ def _compared(answer: Answer, plan: ReadPlan) -> Answer:
     if winner is None or winner.found is None or not answer.complete:
         return answer
     predictor, space = next((predictor, space) for asked, predictor, space in plan.searches if asked == winner.asked)
+    answer = dataclasses.replace(answer, cut=cut_gain(predictor, winner.found.prediction))
     if space.size > MOST_CONFIGURATIONS:
         return answer
     try:

@@ -19,14 +19,15 @@ from moeplan.cli.options import (
     whole_range,
 )
 from moeplan.cli.question import Question
-from moeplan.errors import Fault, InputError, Unsupported, suggestion, together
+from moeplan.errors import Fault, InputError, UnknownName, Unsupported, together
 from moeplan.memory import LARGEST_BATCH
 from moeplan.predict import Predictor
 from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import SCHEDULES, Acceptance, Deployment, Precision, ScheduleName, check_precision
+from moeplan.specs.deployment import Acceptance, Deployment, Precision, check_precision
 from moeplan.specs.model import ModelSpec
+from moeplan.specs.schedule import PLAIN, schedule
 from moeplan.specs.spread import named_layouts
 
 MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
@@ -186,18 +187,24 @@ def _smallest(precision: Precision) -> Deployment:
     )
 
 
-def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[ScheduleName, ...]:
+def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[str, ...]:
     """The schedules named; overlap needs an all-to-all to hide, so a dense model or one GPU has only the naive one."""
-    return _named_schedules(text) if model.is_moe and most_gpus > 1 else ("naive",)
+    return _named_schedules(text) if model.is_moe and most_gpus > 1 else (PLAIN,)
 
 
-def _named_schedules(text: str) -> tuple[ScheduleName, ...]:
-    wanted = names(text, "--schedule")
-    faults = [
-        Fault("--schedule", f"unknown {name!r}", suggestion(name, SCHEDULES) or f"one of {', '.join(SCHEDULES)}")
-        for name in wanted
-        if name not in SCHEDULES
-    ]
+def _named_schedules(text: str) -> tuple[str, ...]:
+    """The schedules of these names or aliases, each once, the plain one first: it wins where two are as fast."""
+    faults, found = [], set()
+    for name in names(text, "--schedule"):
+        try:
+            item = schedule(name)
+        except UnknownName as error:
+            faults += [Fault("--schedule", fault.problem, fault.fix) for fault in error.faults]
+            continue
+        found.add(item.name)
+        if item.refines:
+            fix = f"search {item.refines}: what the best cut would give is said of the winner"
+            faults.append(Fault("--schedule", f"{item.name} cuts one deployment at a time", fix))
     if faults:
         raise InputError("options", faults)
-    return tuple(name for name in SCHEDULES if name in wanted)
+    return tuple(sorted(found, key=lambda name: (name != PLAIN, schedule(name).micro_batches, name)))

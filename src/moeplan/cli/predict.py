@@ -49,14 +49,20 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
 def _draw(step: Prediction, path: Path) -> None:
     from moeplan.charts.breakdown import breakdown_chart
+    from moeplan.charts.layer_timeline import layer_timeline_chart
     from moeplan.charts.render import write_chart
     from moeplan.charts.roofline import roofline_chart
     from moeplan.explain.operators import step_operators
     from moeplan.report.headline import headline
+    from moeplan.schedules.intervals import intervals
 
     operators, subtitle = step_operators(step), headline(step)
     specs = [
         breakdown_chart(operators, subtitle=subtitle),
         roofline_chart(operators, step.cluster.gpu, subtitle=subtitle),
     ]
+    sparse = [group for group in step.groups if group.group.ffn == "moe"]
+    if sparse:
+        most, name = max(sparse, key=lambda group: float(group.seconds)), step.deployment.schedule
+        specs.append(layer_timeline_chart(intervals(most.layer, name), schedule=name, subtitle=subtitle))
     write_chart(specs, path)

@@ -29,7 +29,7 @@ from moeplan.errors import Fault, InputError, together
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Deployment, Precision, ScheduleName, head_faults
+from moeplan.specs.deployment import Deployment, Precision, head_faults
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.spread import LAYOUTS, Spread, named_layouts, spreads
 
@@ -175,8 +175,7 @@ def said_to_fit(step: Prediction) -> bool:
 def _predict(predictor: Predictor, deployment: Deployment, schedule: str) -> Prediction:
     """Predict with the schedule named, or with the faster one that the deployment allows."""
     if schedule != "auto":
-        name: ScheduleName = "two-batch" if schedule == "two-batch" else "naive"
-        return predictor.predict(replace(deployment, schedule=name))
+        return predictor.predict(replace(deployment, schedule=schedule))
     plain = predictor.predict(deployment)
     one = int(deployment.ep) == 1 or not deployment.all_to_all
     if not predictor.model.is_moe or int(deployment.batch) % 2 or one:

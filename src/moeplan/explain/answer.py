@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from moeplan.explain.alternatives import Alternative
+from moeplan.explain.attention_cut import CutGain
 from moeplan.explain.shortfall import Shortfall
 from moeplan.predict import Prediction
 from moeplan.search.best import Found
@@ -62,13 +63,14 @@ class Answer:
     """All results; rank_by is a key of RANKINGS.
 
     alternatives: what each choice of the winner is worth; None where the space is too large to ask, or nothing won.
-    compared: False when an interrupt left them out.
+    compared: False when an interrupt left them out. cut: what cutting the winner's attention elsewhere would give.
     """
 
     results: tuple[Result, ...]
     rank_by: str
     alternatives: tuple[Alternative, ...] | None = None
     compared: bool = True
+    cut: CutGain | None = None
 
     @property
     def ranked(self) -> list[Result]:

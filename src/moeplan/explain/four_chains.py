@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array, Real
@@ -13,11 +14,12 @@ from moeplan.layers.layer import Layer
 from moeplan.ops.cost import Cost
 from moeplan.predict import Prediction, Predictor
 from moeplan.routing.coverage import coverage
-from moeplan.schedules.timeline import MICRO_BATCHES
 from moeplan.search.best import dispatchable
 from moeplan.specs.deployment import Deployment, ScheduleName
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.parameters import Parameters, parameters, replicated_bytes, routed_bytes
+from moeplan.specs.schedule import PLAIN
+from moeplan.specs.schedule import schedule as named
 
 WIRE = ("dispatch", "combine")
 DRAFT_PRODUCTS = 2  # a draft's projection and head, beside its layer
@@ -27,7 +29,7 @@ DRAFT_PRODUCTS = 2  # a draft's projection and head, beside its layer
 class FourChains:
     """One GPU's step over the batch, all of the shape of `batch`; NaN where a dense model has none.
 
-    overlapped: two-batch overlap was the faster schedule. eager_seconds: the step without CUDA graphs, see eager_step.
+    schedule: its name, of the faster one where two were compared. eager_seconds: without CUDA graphs, see eager_step.
 
     Weights: tokens that meet in the EP group at once (see experts_covered), bytes of weights read in a step,
     intensity = 2 · N_active · tokens of the GPU / bytes. Rows: mean per expert slot, waste = FLOP done over FLOP asked.
@@ -36,7 +38,7 @@ class FourChains:
     """
 
     batch: Array
-    overlapped: Array
+    schedule: NDArray[np.str_]
     seconds: Array
     tps_per_user: Array
     tps_per_gpu: Array
@@ -65,7 +67,7 @@ class FourChains:
 
 
 def four_chains(predictor: Predictor, deployment: Deployment, schedule: str, *, host_launch: float) -> FourChains:
-    """The chains over deployment.batch, an array; schedule: naive, two-batch, or auto: the faster at every batch.
+    """The chains over deployment.batch, an array; schedule: a name, or auto: naive or two-batch, the faster at each.
 
     host_launch: see eager_step. Two-batch overlap takes even batches: named alone, odd ones are left out; under auto
     they run the naive schedule.
@@ -73,14 +75,15 @@ def four_chains(predictor: Predictor, deployment: Deployment, schedule: str, *, 
     """
     batch = np.atleast_1d(np.asarray(deployment.batch, dtype=float))
     overlap = predictor.model.is_moe and float(deployment.ep) > 1
-    if schedule == "two-batch":
-        batch = batch[batch % 2 == 0]
+    if schedule != "auto":
+        parts = named(schedule).micro_batches
+        batch = batch[batch % parts == 0]
         if not batch.size:
-            fix = "two-batch overlap needs an even batch"
+            fix = f"{schedule} overlap needs {'an even batch' if parts == 2 else f'a multiple of {parts}'}"
             raise InputError("options", [Fault("--batches", "leaves nothing to try", fix)])
-        return _chains(predictor, replace(deployment, batch=batch), "two-batch", host_launch)
-    plain = _chains(predictor, replace(deployment, batch=batch), "naive", host_launch)
-    if schedule == "naive" or not overlap:
+        return _chains(predictor, replace(deployment, batch=batch), schedule, host_launch)
+    plain = _chains(predictor, replace(deployment, batch=batch), PLAIN, host_launch)
+    if not overlap:
         return plain
     other = _chains(predictor, replace(deployment, batch=batch), "two-batch", host_launch)
     faster = (batch % 2 == 0) & (other.seconds < plain.seconds)
@@ -115,9 +118,10 @@ def weight_traffic(step: Prediction) -> Real:
     load = step.load
     if load is None or model.experts is None:
         return once
-    again = (MICRO_BATCHES[step.deployment.schedule] - 1) * _replicated_of_sparse_layers(model, count)
+    times = named(step.deployment.schedule).micro_batches
+    again = (times - 1) * _replicated_of_sparse_layers(model, count)
     routed = routed_bytes(model, mtp=False) / model.experts.count * load.active
-    return once + again + MICRO_BATCHES[step.deployment.schedule] * routed
+    return once + again + times * routed
 
 
 def operators_of(step: Prediction) -> int:
@@ -162,12 +166,11 @@ def _chains(predictor: Predictor, deployment: Deployment, schedule: ScheduleName
     rows: Real = np.nan
     skew: Real = np.nan
     if experts is not None and load is not None:
-        met = tokens * deployment.ep / MICRO_BATCHES[schedule]
+        met = tokens * deployment.ep / named(schedule).micro_batches
         rows = load.mean_rows_per_slot
         skew = load.rows / (load.slots * rows)
     found: dict[str, Real] = {
         "batch": batch,
-        "overlapped": schedule == "two-batch",
         "seconds": step.seconds,
         "tps_per_user": step.tps_per_user,
         "tps_per_gpu": step.tps_per_gpu,
@@ -187,7 +190,8 @@ def _chains(predictor: Predictor, deployment: Deployment, schedule: ScheduleName
         "fits": step.fits,
         "dispatchable": dispatchable(step),
     }
-    return FourChains(**{name: np.broadcast_to(value, batch.shape) for name, value in found.items()})
+    columns = {name: np.broadcast_to(value, batch.shape) for name, value in found.items()}
+    return FourChains(**columns, schedule=np.full(batch.shape, schedule))
 
 
 def _costs(step: Prediction) -> Iterator[Cost]:

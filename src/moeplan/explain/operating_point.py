@@ -16,7 +16,7 @@ from moeplan.explain.shares import measured_share
 from moeplan.kernels.origin import Origin
 from moeplan.kinds import Array
 from moeplan.predict import Prediction, Predictor
-from moeplan.specs.deployment import Deployment, Precision, ScheduleName, check_precision
+from moeplan.specs.deployment import Deployment, Precision, check_precision
 from moeplan.specs.parameters import parameters
 from moeplan.specs.precision import Format, weight_format
 
@@ -179,8 +179,7 @@ def _predicted(predictor: Predictor, deployment: Deployment, place: Place | None
     """The step at one place, with everything about it."""
     if place is None:
         return None
-    name: ScheduleName = "two-batch" if place.schedule == "two-batch" else "naive"
-    return predictor.predict(replace(deployment, batch=place.batch, schedule=name))
+    return predictor.predict(replace(deployment, batch=place.batch, schedule=place.schedule))
 
 
 def _first(wide: FourChains, wanted: NDArray[np.bool_]) -> float:
@@ -196,7 +195,7 @@ def _largest(wide: FourChains, allowed: NDArray[np.bool_]) -> int:
 def _place(chains: FourChains, index: int) -> Place:
     return Place(
         batch=int(chains.batch[index]),
-        schedule="two-batch" if chains.overlapped[index] else "naive",
+        schedule=str(chains.schedule[index]),
         seconds=float(chains.seconds[index]),
         tps_per_user=float(chains.tps_per_user[index]),
         tps_per_gpu=float(chains.tps_per_gpu[index]),

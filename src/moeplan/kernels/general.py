@@ -24,6 +24,8 @@ class GeneralFigures:
     nvlink_share_dispatch: float
     nvlink_share_combine: float
     all_to_all_source: str
+    scale_up_sm_share: float
+    scale_up_sm_share_source: str
     all_reduce_one_shot: float = quantity("s")
     all_reduce_one_shot_share: float
     all_reduce_two_shot: float = quantity("s")

@@ -34,6 +34,16 @@ class Stage:
             total = total + cost.seconds
         return total
 
+    @property
+    def sm_share(self) -> Real:
+        """Share of the SMs that the stage takes from compute beside it, over its seconds; 0 on the compute lane."""
+        if len(self.costs) == 1:
+            return self.costs[0].sm_share
+        taken: Real = 0.0
+        for cost in self.costs:
+            taken = taken + cost.sm_share * cost.seconds
+        return taken / np.maximum(self.seconds, np.finfo(float).tiny)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
@@ -71,10 +81,33 @@ def build_layer(step: Step, *, ffn: Literal["dense", "moe"], window: int | None)
     return Layer({name: Stage(name, _finish(step, costs)) for name, costs in stages.items()})
 
 
+def attention_operators(layer: Layer) -> list[str]:
+    """The operators before the all-to-all, in order, gaps left out: a schedule may cut them in two before any."""
+    return [cost.name for cost in _before_all_to_all(layer)]
+
+
+def cut_attention(layer: Layer, step: Step, at: int) -> Layer:
+    """The layer with its first `at` operators before the all-to-all as attention_front, the rest as attention_back."""
+    costs = _before_all_to_all(layer)
+    halves: dict[StageName, list[Cost]] = {"attention_front": costs[:at], "attention_back": costs[at:]}
+    cut = {name: Stage(name, (*part, *_gaps(step, part))) for name, part in halves.items()}
+    return Layer({**layer.stages, **cut})
+
+
+def _before_all_to_all(layer: Layer) -> list[Cost]:
+    stages = (layer.stages["attention_front"], layer.stages["attention_back"])
+    return [cost for stage in stages for cost in stage.costs if cost.name != "launch gaps"]
+
+
 def _finish(step: Step, costs: list[Cost]) -> tuple[Cost, ...]:
     """Apply the corrections by hand and add the gaps between the kernels."""
     corrected = [
         cost.corrected(step.corrections[c]) if (c := cost.name) in step.corrections else cost for cost in costs
     ]
-    kernels = sum(cost.lane == "compute" for cost in corrected)
-    return (*corrected, *([launch_gaps(step.machine, kernels, rows=step.rows)] if kernels else []))
+    return (*corrected, *_gaps(step, corrected))
+
+
+def _gaps(step: Step, costs: list[Cost]) -> list[Cost]:
+    """The gaps between the kernels of a stage."""
+    kernels = sum(cost.lane == "compute" for cost in costs)
+    return [launch_gaps(step.machine, kernels, rows=step.rows)] if kernels else []

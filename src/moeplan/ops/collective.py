@@ -109,5 +109,6 @@ def _collective(
         terms={"n": (ranks, ""), "bytes": (bytes_, "B"), "link": (_link(machine), "B/s")},
         bytes_=bytes_ * 1.0,
         lane="network",
+        sm_share=1.0,  # SMs move the data, and the engines run nothing beside it
         measurable=True,
     )

@@ -20,6 +20,7 @@ class Cost:
 
     parts: seconds that each resource alone would take; the largest binds. efficiencies: the fraction of a resource's
     peak that the kernel reaches, where one is meant. formula and terms: how the seconds come about, for people.
+    sm_share: of the SMs that a network operator takes from what runs beside it, over its seconds.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Cost:
     bytes_: Real = 0.0
     lane: Lane = "compute"
     padding: Real = 1.0  # FLOP done over FLOP asked
+    sm_share: Real = 0.0
     error: FitError | None = None  # of the source, on rows that it had not seen
     measurable: bool = False  # a kernel of which tables exist, on this chip or others
 

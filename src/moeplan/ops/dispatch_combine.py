@@ -18,6 +18,7 @@ def all_to_all(
     seconds = latency + NIC bytes / (rate·share) + scale-up bytes / (rate·share). Of the tokens·top_k messages a rank
     sends, a fraction 1/ep stays, (g − 1)/ep cross the scale-up link of g GPUs, (ep − g)/ep cross the NIC. The two
     links' times nearly add in DeepEP's measurements, since the same SMs feed both. `tokens` per rank.
+    While tokens cross the scale-up link the SMs copy and are taken from compute (batch article); over the NIC none are.
     """
     cluster, figures = machine.cluster, machine.kernels.general
     gpu, nic = cluster.gpu, cluster.nic
@@ -31,10 +32,13 @@ def all_to_all(
     link = gpu.scale_up.bandwidth if gpu.scale_up is not None else np.inf
     perfect, spent = across / rate + inside / link, across / (rate * share.nic) + inside / (link * share.scale_up)
     wire = payload * spent
-    latency = np.where(ep > group, nic.latency, np.where(ep > 1, figures.all_to_all_latency, 0.0))
+    latency: Real = np.where(ep > group, nic.latency, np.where(ep > 1, figures.all_to_all_latency, 0.0))
+    seconds = latency + wire
+    taken = figures.scale_up_sm_share
+    copying = payload * (taken * inside / (link * share.scale_up)) / np.maximum(seconds, np.finfo(float).tiny)
     return Cost(
         name=name,
-        seconds=latency + wire,
+        seconds=seconds,
         parts={"network": wire, "floor": latency},
         efficiencies={"network": perfect / np.where(spent > 0.0, spent, 1.0)},
         origin=share.origin,
@@ -54,5 +58,6 @@ def all_to_all(
         },
         bytes_=payload * (across + inside),
         lane="network",
+        sm_share=np.where(ep > group, copying, taken),
         measurable=True,
     )

@@ -144,7 +144,7 @@ def _weights_table(chains: FourChains, ridge: float, model: ModelSpec) -> Table:
             _number(chains.rows[i], ",.1f"),
             _number(chains.waste[i], ",.1f"),
             _number(chains.skew[i] - 1, "+.0%"),
-            "two-batch" if chains.overlapped[i] else "naive",
+            str(chains.schedule[i]),
         ]
         for i in range(chains.batch.size)
     ]

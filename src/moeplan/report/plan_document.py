@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moeplan.explain.alternatives import Alternative
 from moeplan.explain.answer import Answer, per_dollar, per_watt
+from moeplan.explain.attention_cut import CutGain
 from moeplan.explain.shares import measured_share
 from moeplan.report.document import Json, plan_row, shortfall_content
 
@@ -25,6 +26,16 @@ def _alternative(other: Alternative) -> Json:
         "tok_s_per_gpu": float(step.tps_per_gpu),
         "tok_s_per_user": float(step.tps_per_user),
         "measured_share": measured_share(step),
+    }
+
+
+def _cut(cut: CutGain) -> Json:
+    """What another cut of the winner's attention would give."""
+    return {
+        "schedule": cut.schedule,
+        "before": list(cut.before),
+        "gain": cut.gain,
+        "tok_s_per_gpu": float(cut.prediction.tps_per_gpu),
     }
 
 
@@ -50,6 +61,7 @@ def plan_content(answer: Answer, model: str, context: float, min_tps: float) -> 
         "winner": feasible.index(answer.winner) if answer.winner is not None else None,
         "alternatives": [_alternative(other) for other in answer.alternatives or ()],
         "alternatives_compared": answer.alternatives is not None,
+        "attention_cut": _cut(answer.cut) if answer.cut is not None else None,
         "infeasible": missed,
         "unsupported": [
             {"gpu": result.gpu, "nic": result.nic, "cluster": result.cluster, "reason": result.unsupported}

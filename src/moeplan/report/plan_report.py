@@ -14,6 +14,8 @@ from moeplan.report.tables import Console, Table, table
 from moeplan.search.best import Found
 from moeplan.units import gib
 
+LEAST_GAIN = 0.0005  # of the throughput; less is not worth a line
+
 
 def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> None:
     """The best per GPU and NIC, what is missing, then the overall winner's breakdown and command."""
@@ -54,6 +56,11 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
         f"{f' (cluster {winner.cluster})' if winner.cluster else ''}; {why(winner.found)}."
     )
     _print_alternatives(out, answer, winner.found.prediction)
+    if answer.cut is not None and answer.cut.gain > LEAST_GAIN:
+        out.print(
+            f"Attention cut before {' or '.join(answer.cut.before)} ({answer.cut.schedule}) would give "
+            f"{answer.cut.gain:+.1%}; no engine's flag asks for that cut."
+        )
     out.print()
     print_prediction(out, winner.found.prediction, heading=False)
     print_launch(out, winner.found.prediction)

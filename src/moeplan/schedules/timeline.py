@@ -1,23 +1,27 @@
-"""The two schedules of decode: naive, and two-batch overlap as DeepSeek runs it.
-
-Both return the time of a layer and, by stage, the part of it that is exposed: the exposed parts add up to the layer.
-"""
+"""The time of a layer under a schedule and, by stage, the part of it that is exposed: these add up to the layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from moeplan.kinds import Real
 from moeplan.layers.layer import Layer, StageName
-from moeplan.specs.deployment import ScheduleName
+from moeplan.schedules.formula import formula
+from moeplan.schedules.segments import period
+from moeplan.specs.schedule import ON_NETWORK, Schedule, TaskStage, schedule
+
+DOWN = "routed_down"  # the operator that a combine may run beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """seconds of a layer over all its micro-batches; exposed: seconds by stage that nothing hides."""
+    """seconds of a layer over all its micro-batches; exposed: seconds by stage that nothing hides.
+
+    A compute stage is exposed for as long as it takes alone; what the network slows it by is the network's.
+    """
 
     seconds: Real
     exposed: Mapping[StageName, Real]
@@ -25,48 +29,52 @@ class Timeline:
     formula: str
 
 
-def naive(layer: Layer) -> Timeline:
-    """T = A0 + A1 + max(D, S) + E + C: only the shared expert hides dispatch in part (throughput article, §7)."""
-    time = layer.seconds
-    exposed: dict[StageName, Real] = {
-        "attention_front": time("attention_front"),
-        "attention_back": time("attention_back"),
-        "shared": time("shared"),
-        "dispatch": np.maximum(time("dispatch") - time("shared"), 0.0),
-        "routed": time("routed"),
-        "combine": time("combine"),
-        "dense": time("dense"),
-    }
-    return _timeline(layer, exposed, micro_batches=1, formula="A0 + A1 + max(D, S) + E + C")
+def timeline(layer: Layer, name: str) -> Timeline:
+    """The layer under the schedule of that name; a dense layer has nothing to overlap: its stages add up."""
+    if "dense" in layer.stages:
+        return _added({stage: layer.seconds(stage) for stage in layer.stages}, micro_batches=1, text="A0 + A1 + FFN")
+    found = schedule(name)
+    seconds, shares = stage_times(layer, found)
+    steady = period(found)
+    waits = steady.exposed(seconds, shares)
+    count = found.micro_batches
+    exposed: dict[StageName, Real] = {}
+    for stage in layer.stages:
+        if stage in ON_NETWORK:
+            exposed[stage] = waits[stage]
+        else:
+            exposed[stage] = count * layer.seconds(stage) if count > 1 else layer.seconds(stage)
+    return _added(exposed, micro_batches=count, text=formula(steady, slowed=bool(shares)))
 
 
-def two_batch(layer: Layer) -> Timeline:
-    """T = 2·[max(D, A0 + S) + E + max(C, A1)], stages of half the batch (throughput article, section 7).
+def stage_times(layer: Layer, found: Schedule) -> tuple[dict[TaskStage, Real], dict[TaskStage, Real]]:
+    """Seconds of every stage that the layer has, in the schedule's pieces, and the SMs' shares that the network takes.
 
-    While one micro-batch is dispatched the other computes A0 and the shared expert; while one is combined the other
-    computes A1 and its router; the routed experts are exposed.
+    Shares of nothing are left out. routed_down is the operator of that name; its launch gap stays with routed_up. A
+    layer that does all in one kernel has no routed_down: nothing runs beside it.
     """
-    time = layer.seconds
-    front = time("attention_front") + time("shared")
-    exposed: dict[StageName, Real] = {
-        "attention_front": time("attention_front"),
-        "shared": time("shared"),
-        "dispatch": np.maximum(time("dispatch") - front, 0.0),
-        "routed": time("routed"),
-        "attention_back": time("attention_back"),
-        "combine": np.maximum(time("combine") - time("attention_back"), 0.0),
-        "dense": time("dense"),
-    }
-    return _timeline(layer, exposed, micro_batches=2, formula="2·[max(D, A0 + S) + E + max(C, A1)]")
+    seconds: dict[TaskStage, Real] = {}
+    shares: dict[TaskStage, Real] = {}
+    halves = any("routed_down" in run.run for run in found.compute)
+    for name, stage in layer.stages.items():
+        assert name != "dense", "a dense layer has no schedule"
+        if name == "routed" and halves:
+            down: Real = 0.0
+            for cost in stage.costs:
+                if cost.name == DOWN:
+                    down = cost.seconds
+            seconds["routed_up"], seconds["routed_down"] = stage.seconds - down, down
+        else:
+            seconds[name] = stage.seconds
+        if name in ON_NETWORK:
+            share = stage.sm_share
+            if np.ndim(share) or share != 0:
+                shares[name] = share
+    return seconds, shares
 
 
-def _timeline(layer: Layer, exposed: Mapping[StageName, Real], *, micro_batches: int, formula: str) -> Timeline:
-    shown = {name: micro_batches * seconds for name, seconds in exposed.items() if name in layer.stages}
+def _added(exposed: Mapping[StageName, Real], *, micro_batches: int, text: str) -> Timeline:
     total: Real = 0.0
-    for seconds in shown.values():
-        total = total + seconds
-    return Timeline(seconds=total, exposed=shown, micro_batches=micro_batches, formula=formula)
-
-
-TIMELINES: dict[ScheduleName, Callable[[Layer], Timeline]] = {"naive": naive, "two-batch": two_batch}
-MICRO_BATCHES: dict[ScheduleName, int] = {"naive": 1, "two-batch": 2}
+    for number, seconds in enumerate(exposed.values()):
+        total = total + seconds if number else seconds
+    return Timeline(seconds=total, exposed=exposed, micro_batches=micro_batches, formula=text)

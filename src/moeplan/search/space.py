@@ -18,6 +18,7 @@ from moeplan.specs.deployment import (
     is_all_to_all,
 )
 from moeplan.specs.model import ModelSpec
+from moeplan.specs.schedule import schedule as named
 from moeplan.specs.spread import Spread, spreads
 
 PIECE = 65_536  # configurations
@@ -62,12 +63,13 @@ class Space:
         batches = np.array(self.batches, dtype=float)
         if tp > 1:
             batches = np.unique(np.concatenate([batches, tp * batches]))
-        return batches[batches % 2 == 0] if schedule == "two-batch" else batches
+        fitting: Array = batches[batches % named(schedule).micro_batches == 0]
+        return fitting
 
     def counts_for(self, schedule: ScheduleName, spread: Spread) -> Array:
         """The instance sizes that a schedule accepts: overlap needs an all-to-all, which one GPU does not have."""
         counts = np.array(spread.counts, dtype=float)
-        if schedule == "naive":
+        if not named(schedule).overlaps:
             return counts
         return counts[counts > 1] if is_all_to_all(spread.exchange) else counts[:0]
 

@@ -8,17 +8,18 @@ from typing import Literal
 
 import numpy as np
 
-from moeplan.errors import Fault, InputError, Unsupported, suggestion
+from moeplan.errors import Fault, InputError, UnknownName, Unsupported
 from moeplan.kinds import Real
 from moeplan.specs.model import Gqa, ModelSpec
 from moeplan.specs.precision import Format, weight_format
+from moeplan.specs.schedule import PLAIN, schedule
 
-ScheduleName = Literal["naive", "two-batch"]
+ScheduleName = str  # of a file in data/schedules
 CORE_FORMATS = ("bf16", "fp8")
 # How tokens reach their experts: an all-to-all by the name of its backend, or one of the two that need none.
 LOW_LATENCY, ALL_GATHER, ALL_REDUCE = "deepep-low-latency", "all-gather", "all-reduce"
 LoadName = Literal["sampled", "even"]
-SCHEDULES: tuple[ScheduleName, ...] = ("naive", "two-batch")
+SCHEDULES: tuple[ScheduleName, ...] = (PLAIN, "two-batch")  # what a search tries unless told otherwise
 
 
 def is_all_to_all(exchange: str) -> bool:
@@ -135,7 +136,7 @@ class Deployment:
     precision: Precision
     acceptance: Acceptance
     drafts: Real = 0
-    schedule: ScheduleName = "naive"
+    schedule: ScheduleName = PLAIN
     redundant: int | None = None
     load: LoadName = "sampled"
     tp: int = 1
@@ -225,20 +226,22 @@ def head_faults(model: ModelSpec, tp: int) -> Iterator[Fault]:
 
 
 def _schedule_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
-    if deployment.schedule not in SCHEDULES:
-        fix = suggestion(deployment.schedule, SCHEDULES) or f"one of {', '.join(SCHEDULES)}"
-        yield Fault("schedule", f"unknown {deployment.schedule!r}", fix)
     if deployment.load not in ("sampled", "even"):
         yield Fault("load", f"unknown {deployment.load!r}", "one of sampled, even")
-    if deployment.schedule != "two-batch":
+    try:
+        found = schedule(deployment.schedule)
+    except UnknownName as error:
+        yield from error.faults
         return
-    if model.experts is None:
-        yield Fault("schedule", "two-batch overlap hides an all-to-all, a dense model has none", "use naive")
-    elif float(deployment.ep) == 1 or not deployment.all_to_all:
+    name, parts = found.name, found.micro_batches
+    if found.overlaps and model.experts is None:
+        yield Fault("schedule", f"{name} overlap hides an all-to-all, a dense model has none", f"use {PLAIN}")
+    elif found.overlaps and (float(deployment.ep) == 1 or not deployment.all_to_all):
         what = "one GPU" if float(deployment.gpus) == 1 else deployment.exchange
-        yield Fault("schedule", f"two-batch overlap hides an all-to-all, {what} has none", "use naive")
-    if float(deployment.batch) % 2:
-        yield Fault("batch", f"{deployment.batch} requests do not split in two", "use an even batch")
+        yield Fault("schedule", f"{name} overlap hides an all-to-all, {what} has none", f"use {PLAIN}")
+    if float(deployment.batch) % parts:
+        fix = "use an even batch" if parts == 2 else f"use a multiple of {parts}"
+        yield Fault("batch", f"{deployment.batch} requests do not split in {parts}", fix)
 
 
 def _draft_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:

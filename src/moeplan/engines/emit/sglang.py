@@ -72,8 +72,9 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
             flags.append(("--deepep-mode", "low_latency"))
     if redundant and gpus > 1:
         flags += [("--ep-num-redundant-experts", str(redundant)), ("--enable-eplb", None)]
-    if deployment.schedule == "two-batch":
-        flags.append(("--enable-two-batch-overlap", None))
+    switch = prediction.rule.support.schedule_flags[deployment.schedule]  # one that is missing was refused before
+    if switch:
+        flags.append((switch, None))
     flags += _speculative_flags(drafts)
     core = core_backend(prediction)
     if core is not None:

@@ -16,6 +16,7 @@ def sglang_faults(prediction: Prediction) -> list[Fault]:
     faults = _cache_faults(prediction)
     if _sends(prediction):
         faults += _all_to_all_faults(prediction)
+    faults += _schedule_faults(prediction)
     if prediction.formats_changed and not online_fp8(prediction):
         fix = "quantise the checkpoint first, or leave its formats"
         faults.append(Fault("precision", "weights are not in the checkpoint's formats", fix))
@@ -25,6 +26,16 @@ def sglang_faults(prediction: Prediction) -> list[Fault]:
     if not bool(prediction.fits):
         faults.append(Fault("memory", f"lacks {gib(-float(prediction.memory.free))} per GPU", "see `moeplan plan`"))
     return faults
+
+
+def _schedule_faults(prediction: Prediction) -> list[Fault]:
+    """Refuse a schedule that no switch gives on this architecture."""
+    name, gpu, rule = prediction.deployment.schedule, prediction.cluster.gpu, prediction.rule
+    known = [item for item in rule.support.schedule_flags if rule.support.runs_schedule(item, gpu.architecture)]
+    if name in known:
+        return []
+    problem = f"no switch of SGLang {rule.version} gives {name} in decode on {gpu.name} ({gpu.architecture})"
+    return [Fault("schedule", problem, f"use {', '.join(known)}")]
 
 
 def _cache_faults(prediction: Prediction) -> list[Fault]:

@@ -17,7 +17,9 @@ class Support:
     backend is compiled for, any where it is not listed; families, families_without: model families whose code has a
     path through a backend, or none; expert_formats: those that run through a backend without choosing a kernel by
     hand; fp4_cache: starts of the architectures with an NVFP4 cache; fp8_core: the attention
-    backend that multiplies in FP8, by start of the architecture and kind of attention (mla, gqa).
+    backend that multiplies in FP8, by start of the architecture and kind of attention (mla, gqa). schedule_flags: the
+    switch of a schedule, empty for the one that needs none; schedule_architectures: starts of those that run it, any
+    where it is not listed.
     """
 
     dispatch_variable: dict[str, str]
@@ -32,6 +34,9 @@ class Support:
     fp4_source: str
     fp8_core: dict[str, dict[str, str]]
     fp8_core_source: str
+    schedule_flags: dict[str, str]
+    schedule_architectures: dict[str, tuple[str, ...]]
+    schedule_source: str
 
     def family_runs(self, backend: str, family: str) -> bool | None:
         """Whether a family's code has a path through the backend, None where that was not verified."""
@@ -46,6 +51,11 @@ class Support:
     def fp8_core_backend(self, architecture: str, attention: str) -> str | None:
         """The attention backend with an FP8 core, None where no source names one."""
         return by_start(self.fp8_core, architecture, {}).get(attention)
+
+    def runs_schedule(self, schedule: str, architecture: str) -> bool:
+        """Whether a switch, or none at all, gives a schedule on that architecture."""
+        starts = self.schedule_architectures.get(schedule, ("",))
+        return schedule in self.schedule_flags and architecture.startswith(starts)
 
 
 def by_start(table: Mapping[str, T], architecture: str, default: T) -> T:

@@ -54,6 +54,13 @@ def observed(catalog: Catalog, name: str, wanted: Mapping[str, str]) -> tuple[di
     return shape, seconds, about.title
 
 
+def observed_keys(catalog: Catalog, name: str) -> list[dict[str, str]]:
+    """The kernels, GPUs and cards of a file: its text columns but the kind and source of a row, each pair once."""
+    rows = _read(catalog.data_file("observations", f"{name}.csv"))
+    keys = dict.fromkeys(tuple((key, row[key]) for key in TEXT if key not in ("kind", "source")) for row in rows)
+    return [dict(key) for key in keys]
+
+
 @lru_cache(maxsize=4)
 def _read(path: Path) -> tuple[dict[str, str], ...]:
     with path.open(newline="", encoding="utf-8") as file:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from moeplan.kernels.wire import Direction
 from moeplan.routing.targets import distinct_targets
 from moeplan.specs.precision import weight_format
 from moeplan.validate.not_modelled import NotModelledError
@@ -48,7 +49,7 @@ class Question:
     form: str
     mode: str
     backend: str
-    direction: str
+    direction: Direction
     wire: str
     gpu: str
     nic: str
@@ -58,9 +59,9 @@ class Question:
 
 def question_of(row: Row) -> Question:
     """Read a row; raise NotModelledError with the reason where no kernel here is meant."""
-    direction = row["op"]
-    if direction not in ("dispatch", "combine"):
-        raise NotModelledError(PADDED if "AtA" in row.get("version", "") else f"{direction}, no message size given")
+    if row["op"] not in ("dispatch", "combine"):
+        raise NotModelledError(PADDED if "AtA" in row.get("version", "") else f"{row['op']}, no message size given")
+    direction: Direction = "dispatch" if row["op"] == "dispatch" else "combine"
     if "/" in row.get("precision", ""):
         raise NotModelledError("dispatch and combine together, or in an unstated format")
     backend, wire = _backend(row), _wire(row)
@@ -143,6 +144,8 @@ def _backend(row: Row) -> str:
         if "pure RDMA" in f"{version} {row['mode']}":
             return "deepep-rdma"
         return "deepep-v2" if version.startswith("V2") else "deepep"
+    if library == "HybridEP" and row.get("measured_as", "").startswith("torch API"):
+        return "hybrid-ep-call"  # with launch and preparation
     if library == "pplx-kernels" and version.startswith("IBRC"):
         return "pplx-ibrc"
     return BACKENDS[library]

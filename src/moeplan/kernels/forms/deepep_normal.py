@@ -32,7 +32,7 @@ def parts(gpu: Gpu, kernel: Kernel, shape: Shape, given: Parameters) -> Parts:
     nic = tokens * reached * (1.0 - 1.0 / count) * size / (given["nic"] * column["nic_rate"])
     forwarded = np.where(count > 1.0, reached, 0.0) * size / given["forward"]
     each = given["token"] + ranks * size / given["copy"] + forwarded
-    sending = tokens * each / column["sms"]
+    sending = tokens * each / column["sms"] ** given["spread"]
     wire = blend(LONGEST, sending, link, nic)
     start = given["floor"] + given["first"] * size + given["hop"] * np.log2(count) * column["nic_latency"]
     seconds = blend(given["overlap"], start, wire)
@@ -48,6 +48,7 @@ PARAMETERS: Final = (
     Parameter(name="token", unit="s", start=4e-7, low=1e-9, high=1e-5, meaning="a token on one SM"),
     Parameter(name="copy", unit="B/s", start=2.5e10, low=2e9, high=2e11, meaning="an SM's rate, to a rank"),
     Parameter(name="forward", unit="B/s", start=1.2e10, low=1e9, high=2e11, meaning="an SM's rate, to a node"),
+    Parameter(name="spread", unit="", start=0.95, low=0.7, high=1.0, meaning="power of the SMs by which they help"),
     Parameter(name="link", unit="", start=0.8, low=0.1, high=1.0, meaning="share of the scale-up link's rate"),
     Parameter(name="nic", unit="", start=0.9, low=0.1, high=1.0, meaning="share of the NIC's rate"),
     Parameter(name="overlap", unit="", start=1.0, low=0.7, high=3.0, meaning="power that joins start and wire"),

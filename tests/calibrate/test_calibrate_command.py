@@ -49,7 +49,10 @@ def test_kernels_writes_where_predictions_look_first(
     assert content["schema"] == "moeplan.calibrate-kernels/1"
     assert content["written"] == [str(tmp_path / WRITTEN)]
     (fit,) = content["fits"]
-    assert fit.keys() == {"gpu", "kind", "rows", "held_out", "before", "before_from", "after", "worse", "parameters"}
+    assert fit.keys() == {
+        *("gpu", "kind", "rows", "held_out", "before", "before_from", "after", "worse", "ratio", "suspect"),
+        "parameters",
+    }
     assert (fit["gpu"], fit["kind"], fit["rows"]) == ("h20-141", "gqa_decode_fp8", 34)
     assert fit["after"].keys() == {"rows", "median", "p90", "bias"}
     assert fit["after"]["rows"] == fit["before"]["rows"] == fit["held_out"]

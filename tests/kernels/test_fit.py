@@ -150,7 +150,7 @@ def test_every_fault_of_a_recipe(tmp_path: Path) -> None:
 
 def test_a_source_of_rows_is_a_table_or_a_family() -> None:
     for given in ({}, {"table": "gemm_fp8", "family": "gemm"}):
-        with pytest.raises(InputError, match="name a table, or a silicon family"):
+        with pytest.raises(InputError, match="a table, observations, or a silicon family"):
             RowSource(gpu="h800", **given)  # type: ignore[arg-type]  # texts
     with pytest.raises(InputError) as caught:
         RowSource(gpu="h800", limits={"m": (1.0,), "n": (1.0, 2.0, 3.0)})

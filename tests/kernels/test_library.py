@@ -13,9 +13,10 @@ import pytest
 
 from moeplan.errors import InputError, Unsupported
 from moeplan.kernels.efficiency import Efficiency
-from moeplan.kernels.library import KernelLibrary, Timed
+from moeplan.kernels.library import KernelLibrary
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.sources import ALL, ARTICLE, KernelSources
+from moeplan.kernels.times import Timed
 from moeplan.kernels.work import gemm_work, ideal_gemm_time
 from moeplan.ops.attention import gqa_decode, mla_decode
 from moeplan.ops.cost import Cost

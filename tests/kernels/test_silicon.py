@@ -21,7 +21,7 @@ from moeplan.cli import silicon as silicon_command
 from moeplan.errors import InputError, UnknownName
 from moeplan.kernels import silicon, silicon_place
 from moeplan.kernels.choice import chosen_fit
-from moeplan.kernels.library import KernelLibrary, Timed
+from moeplan.kernels.library import KernelLibrary
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.recipe import RowSource
 from moeplan.kernels.rows import rows_of
@@ -38,6 +38,7 @@ from moeplan.kernels.silicon_flags import Flag, silicon_facts
 from moeplan.kernels.silicon_place import silicon_named, silicon_root
 from moeplan.kernels.silicon_schema import SCHEMAS, Column
 from moeplan.kernels.sources import ALL, KernelSources
+from moeplan.kernels.times import Timed
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.precision import weight_format
 
@@ -567,9 +568,9 @@ def test_rows_unfit_for_use_are_left_out(systems: Path) -> None:
 
 
 def test_a_family_without_a_form_is_named(systems: Path) -> None:
-    _write(systems, "nccl", _rows("nccl"))
+    _write(systems, "oneccl", _rows("oneccl"))
     with pytest.raises(UnknownName, match="silicon family with a form"):
-        rows_of(_silicon(family="nccl"), CATALOG, root=systems)
+        rows_of(_silicon(family="oneccl"), CATALOG, root=systems)
 
 
 @pytest.fixture

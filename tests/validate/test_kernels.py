@@ -7,6 +7,7 @@ import pytest
 
 from moeplan.cli import main
 from moeplan.errors import InputError
+from moeplan.kernels.sources import read_sources
 from moeplan.specs.catalog import Catalog
 from moeplan.validate.kernels import score_file, score_tables
 from moeplan.validate.score import score
@@ -111,10 +112,13 @@ def test_files_of_the_other_kinds(tmp_path: Path) -> None:
         tmp_path / "wire.csv",
         "library,version,gpu,nic,op,mode,ep_ranks,tokens_per_rank,hidden,topk,precision,latency_us\n"
         "DeepEP,V1,H800,CX7,combine,low_latency,128,128,7168,8,bf16,369\n"
-        "DeepEP,V1,H800,CX7,combine,normal,128,128,7168,8,bf16,369\n",
+        "DeepEP,V1,Z9000,CX7,combine,normal,16,128,7168,8,bf16,369\n",
     )
     scores = score_file(CATALOG, wire)
-    assert scores.scores[0].bias == pytest.approx(353.1 / 369 - 1, abs=0.002)
+    assert scores.scores[0].bias == pytest.approx(0.0, abs=1e-9)  # a packaged row
+    assert scores.skipped == {"GPU 'z9000' is not in the catalog": 1}
+    alone = score_file(CATALOG, wire, sources=read_sources("fitted,assumed"))
+    assert abs(alone.scores[0].bias) < 0.08
 
 
 def test_a_file_of_no_known_kind(tmp_path: Path) -> None:

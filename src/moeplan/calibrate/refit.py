@@ -16,7 +16,7 @@ from moeplan.kernels.rows import Rows, errors, rows_of
 from moeplan.specs.catalog import Catalog
 
 Progress = Callable[[str], None]
-FACTS = ("head_dim", "group")  # by which engines choose a kernel
+FACTS = ("head_dim", "group", "combine")  # by which a kernel is chosen
 
 
 def refit(

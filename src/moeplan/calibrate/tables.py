@@ -23,13 +23,15 @@ from moeplan.specs.catalog import Catalog
 
 HELD_OUT: Final = 0.25
 SEED: Final = 1
+SUSPECT: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """One GPU's tables of one kernel: errors on the rows left out, of what answered before and of the new fit.
 
-    before is None where no fit answered. file: the fit to all rows, ready to be written.
+    before is None where no fit answered. file: the fit to all rows, ready to be written. ratio: of the speed that was
+    measured to the one expected before, the median of all rows.
     """
 
     gpu: str
@@ -40,6 +42,12 @@ class Calibration:
     before: FitError | None
     after: FitError
     file: FitFile
+    ratio: float | None = None
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it ran at less than half the expected speed: a fault of the machine sooner than a new efficiency."""
+        return self.ratio is not None and self.ratio < SUSPECT
 
     @property
     def worse(self) -> bool:
@@ -126,6 +134,14 @@ def _calibrated(catalog: Catalog, gpu: str, name: str, samples: Sequence[Rows]) 
         before=None if before is None else _error_before(before, unseen),
         after=after,
         file=fit_file(recipe, form, (gpu,), samples, whole, after, ()),
+        ratio=None if before is None else _ratio(before, samples),
+    )
+
+
+def _ratio(before: Chosen, samples: Sequence[Rows]) -> float:
+    fit = before.fit
+    return float(
+        np.median(np.concatenate([errors(fit.form, fit.kernel, each, fit.parameters) + 1.0 for each in samples]))
     )
 
 

@@ -28,7 +28,9 @@ def command() -> None:
 @click.option("--name", default="own", show_default=True, metavar="NAME", help="Of the kernel, in the file's name.")
 @click.option("--dry-run", is_flag=True, help="Print the errors before and after, write nothing.")
 @click.option(
-    "--force", is_flag=True, help="Write a fit also where what answered before is nearer to the rows left out."
+    "--force",
+    is_flag=True,
+    help="Write a fit also where what answered before is nearer to the rows left out, or rows are twice too slow.",
 )
 @data_option
 @json_option
@@ -52,7 +54,7 @@ def kernels(tables: Sequence[str], name: str, dry_run: bool, force: bool, data: 
     found = calibrate_tables(catalog, [Path(table) for table in tables])
     written = []
     for item in found if not dry_run else ():
-        if item.worse and not force:
+        if (item.worse or item.suspect) and not force:
             continue
         path = catalog.roots[0] / file_name(kind_named(item.kind), item.gpu, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,5 +122,7 @@ def _content(item: Calibration) -> dict[str, object]:
         "before_from": item.before_title,
         "after": item.after,
         "worse": item.worse,
+        "ratio": item.ratio,
+        "suspect": item.suspect,
         "parameters": item.file.parameters,
     }

@@ -37,14 +37,18 @@ def profile(data: str | None, as_json: bool) -> int:
 @click.argument("file", required=False)
 @click.option("--trust", metavar="WORD", help="Only rows whose column trust says so, such as high.")
 @click.option("--min-us", default="0", show_default=True, metavar="µs", help="Only rows that measure at least so long.")
+@click.option("--kernels", "sources", default="", metavar="SOURCES", help="What may answer, such as fitted,assumed.")
 @click.option("--worst", default=0, metavar="N", help="Print the N rows with the largest error, too.")
 @data_option
 @json_option
-def kernels(file: str | None, trust: str | None, min_us: str, worst: int, data: str | None, as_json: bool) -> int:
+def kernels(
+    file: str | None, trust: str | None, min_us: str, sources: str, worst: int, data: str | None, as_json: bool
+) -> int:
     """Kernel times of FILE (gemm, grouped gemm, attention or all-to-all rows), predicted beside measured.
 
     Without FILE: the packaged tables, each row left out in turn and interpolated from the others.
     """
+    from moeplan.kernels.sources import ALL, read_sources
     from moeplan.validate.kernels import score_file, score_tables
 
     catalog = Catalog.standard(data)
@@ -52,7 +56,8 @@ def kernels(file: str | None, trust: str | None, min_us: str, worst: int, data: 
         scores = score_tables(catalog)
     else:
         least = float(min_us) if min_us.replace(".", "", 1).isdigit() else positive(min_us, "--min-us")
-        scores = score_file(catalog, Path(file), trust=trust, least_seconds=least * 1e-6)
+        may = read_sources(sources) if sources else ALL
+        scores = score_file(catalog, Path(file), trust=trust, least_seconds=least * 1e-6, sources=may)
     if as_json:
         content = {
             "title": scores.title,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +12,7 @@ from moeplan.errors import Fault, InputError
 from moeplan.kinds import Real
 from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.routing.padding import padded_rows
+from moeplan.routing.targets import distinct_targets
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.loading import build, quantity, read_mapping
 
@@ -51,14 +51,8 @@ def distinct_target_ranks(ranks: float, top_k: int, experts: int, limit: GroupLi
     Under a group limit the k lie in `taken` of `count` groups: of the h groups that a rank has experts of, a are taken
     by the hypergeometric law, and its experts in them are missed. Exact where P divides the groups, or they divide P.
     """
-    held = max(round(limit.count / ranks), 1)
-    pool, own = limit.taken * experts / limit.count, experts / ranks / held
-    idle = 0.0
-    for taken in range(held + 1):
-        ways = math.comb(held, taken) * math.comb(limit.count - held, max(limit.taken - taken, 0))
-        missed = math.prod(max(pool - taken * own - drawn, 0.0) / (pool - drawn) for drawn in range(top_k))
-        idle += (ways if taken <= limit.taken else 0) / math.comb(limit.count, limit.taken) * missed
-    return ranks * (1.0 - idle)
+    found = distinct_targets(ranks, experts=experts, top_k=top_k, groups=limit.count, top_groups=limit.taken)
+    return float(found)
 
 
 def statistical_skew(ranks: float, spread: float, experts_per_rank: float) -> float:

@@ -41,7 +41,7 @@ class Chosen:
     """A fit, how sure it is at best, what is to be said beside it, and where measured rows are that may correct it.
 
     error: how far off it was where it had not seen the rows, None where that says nothing of this chip or precision.
-    measured_on: GPUs whose rows may correct it.
+    measured_on: GPUs whose rows may correct it. kernel: its name in choices.yaml.
     """
 
     fit: Fit
@@ -49,6 +49,7 @@ class Chosen:
     notes: tuple[str, ...]
     error: FitError | None
     measured_on: tuple[str, ...]
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +76,16 @@ def chosen_fit(
     *,
     engine: str = "",
     facts: Mapping[str, float] | None = None,
+    exact: bool = False,
 ) -> Chosen | None:
     """The fit for a kernel on a GPU, None where there is none of this form; formats by role, in the form's order.
 
     engine: the kernel of that name comes first, also if choices.yaml does not list it, then those that start with it.
-    facts: of the model, such as head_dim, by which engines choose their kernel: a fit limited to other values is passed
-    over.
+    exact: no other kernel will do. facts: of the model, such as head_dim, by which engines choose their kernel: a fit
+    limited to other values is passed over.
     """
     key = tuple(sorted((facts or {}).items()))
-    asked = (form, tuple(formats.items()), gpu.slug, gpu.architecture, engine, key)
+    asked = (form, tuple(formats.items()), gpu.slug, gpu.architecture, f"={engine}" if exact else engine, key)
     found = _chosen(catalog, *asked, _changed(catalog))
     if found is None or found.measured_on[:1] == found.fit.gpus or not (unlike := _unlike(catalog, gpu, found)):
         return found
@@ -146,6 +148,7 @@ def _first(
                 error=_abroad(catalog, recipe, file) if way.origin is Origin.ASSUMED else file.error,
                 notes=(note,) if note else (),
                 measured_on=measured_on,
+                kernel=name,
             )
     return None
 
@@ -200,7 +203,10 @@ def _ways(known: Choices, gpu: str, architecture: str) -> Iterator[_Way]:
 
 
 def _names(catalog: Catalog, known: Choices, form: str, key: str, engine: str) -> list[str]:
-    """Kernels in the order in which they are asked: the user's own, the one named, the engine's, the others."""
+    """Kernels in the order in which they are asked: the user's own, the one named, the engine's, the others.
+
+    «=» before the name: that one alone.
+    """
     named = known.kernels.get(form, {}).get(key, ())
     start = f"{form}.{key}."
     own = [
@@ -208,6 +214,8 @@ def _names(catalog: Catalog, known: Choices, form: str, key: str, engine: str) -
         for root in catalog.roots[:-1]
         for path in sorted(root.glob(f"kernels/fits/*/{start}*.yaml"))
     ]
+    if engine.startswith("="):
+        return [engine[1:]]
     listed = sorted(named, key=lambda name: not (engine and name.startswith(engine)))
     return list(dict.fromkeys((*own, *([engine] if engine else []), *listed)))
 

@@ -26,11 +26,16 @@ NEAR: Final = math.log(4.0)  # a weight shape counts as near a measured one when
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """How a form's columns span a table: those that name a surface, and the two axes of each."""
+    """How a form's columns span a table: those that name a surface, and the two axes of each.
+
+    kept: of so many of the names, the first ones, no other value will do. near: how far the others may be in all.
+    """
 
     names: tuple[str, ...]
     series: Callable[[Shape], Real]
     line: Callable[[Shape], Real]
+    kept: int = 0
+    near: float = NEAR
 
 
 def _one(shape: Shape) -> Real:
@@ -42,6 +47,16 @@ def _slots(shape: Shape) -> Real:
     return shape["slots"] if "slots" in shape else shape["groups"] + shape.get("idle", 0.0)
 
 
+def _tokens(shape: Shape) -> Real:
+    return shape["tokens"]
+
+
+def _alone(shape: Shape) -> Real:
+    return np.ones_like(np.asarray(shape["tokens" if "tokens" in shape else "bytes"], dtype=float))
+
+
+_ROUTED: Final = ("hidden", "top_k", "experts")
+_FABRIC: Final = ("ep", "per_node", "nic_rate", "nic_latency")
 AXES: Final[dict[str, Axes]] = {
     "gemm": Axes(names=("n", "k"), series=_one, line=lambda shape: shape["m"]),
     "batched_gemm": Axes(names=("n", "k"), series=lambda shape: shape["copies"], line=lambda shape: shape["m"]),
@@ -56,6 +71,13 @@ AXES: Final[dict[str, Axes]] = {
         series=lambda shape: shape["batch"] * shape["q_len"],
         line=lambda shape: shape["context"],
     ),
+    "deepep_low_latency": Axes(names=(*_FABRIC, *_ROUTED), series=_alone, line=_tokens, kept=len(_FABRIC)),
+    "deepep_normal": Axes(
+        names=(*_FABRIC, *_ROUTED), series=lambda shape: shape["sms"], line=_tokens, kept=len(_FABRIC)
+    ),
+    "nvlink_all_to_all": Axes(names=("ep", *_ROUTED), series=_alone, line=_tokens, kept=1),
+    "all_reduce": Axes(names=("ranks",), series=_alone, line=lambda shape: shape["bytes"], kept=1),
+    "nccl": Axes(names=("ranks",), series=_alone, line=lambda shape: shape["bytes"], kept=1),
 }
 
 
@@ -113,7 +135,9 @@ class Correction:
         if wanted in self.points:
             return wanted, 0.0
         names = np.array(list(self.points))
-        distance = np.abs(np.log(names / np.array(wanted))).sum(axis=1)
+        apart = np.abs(np.log(names / np.array(wanted)))
+        kept = self.axes.kept
+        distance = np.where(apart[:, :kept].any(axis=1), np.inf, apart[:, kept:].sum(axis=1))
         place = int(np.lexsort((*names.T[::-1], distance))[0])
         return tuple(names[place].tolist()), float(distance[place])
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
-from moeplan.specs.loading import quantity
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.loading import build, quantity, read_mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +35,10 @@ class GeneralFigures:
     all_reduce_source: str
     step_overhead: float = quantity("s")
     step_overhead_source: str
+
+
+@lru_cache(maxsize=8)
+def general_figures(catalog: Catalog) -> GeneralFigures:
+    """Read the figures of the data folder."""
+    path = catalog.data_file("kernels", "general.yaml")
+    return build(GeneralFigures, read_mapping(path), str(path))

@@ -2,80 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from pathlib import Path
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moeplan.errors import Fault, InputError
-from moeplan.kernels.choice import Chosen, chosen_fit
-from moeplan.kernels.correction import AXES, NEAR, Corrected, Correction
 from moeplan.kernels.efficiency import Efficiency
-from moeplan.kernels.fit import Fit, FitError
-from moeplan.kernels.forms.form import Parts, Shape
-from moeplan.kernels.general import GeneralFigures
-from moeplan.kernels.measured import MeasuredTable, kinds_of, measured_cold, measured_table
-from moeplan.kernels.origin import Origin, worst
-from moeplan.kernels.own_files import check_chip, check_own_files
-from moeplan.kernels.recipe import RowSource
-from moeplan.kernels.rows import rows_of
-from moeplan.kernels.silicon_place import INSTALL, silicon_named
+from moeplan.kernels.forms.form import Shape
+from moeplan.kernels.general import general_figures
+from moeplan.kernels.origin import Origin
+from moeplan.kernels.own_files import check_own_files
 from moeplan.kernels.sources import ALL, KernelSources
+from moeplan.kernels.times import KernelTimes, Timed
 from moeplan.kernels.work import AttentionWork, Work, attention_work, gemm_work, grouped_gemm_work, overlapped
 from moeplan.kinds import Real
 from moeplan.routing.padding import padded_rows
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.gpu import EDITED, Gpu
+from moeplan.specs.gpu import Gpu
 from moeplan.specs.loading import build, read_mapping
 from moeplan.specs.precision import Format
 
 if TYPE_CHECKING:
     from moeplan.kernels.article import ArticleFigures
 
-BEYOND = "outside its rows"
 KEPT, LARGE = 512, 4096  # answers that a library remembers, and elements of the largest array in them
-NO_KERNEL = ("price", "tdp", "memory.capacity")  # figures of a GPU that no kernel's time depends on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timed:
-    """A kernel's time: parts as the fit has them, all divided by `speed`, which measured rows say; and how sure it is.
-
-    tile: rows of the smallest tile.
-    """
-
-    parts: Parts
-    speed: Real
-    origin: Origin
-    source: str
-    error: FitError | None
-    tile: int
-
-    @property
-    def seconds(self) -> Real:
-        """The time."""
-        return self.parts.seconds / self.speed
 
 
 @dataclass(frozen=True, eq=False)
-class KernelLibrary:
-    """Answers how efficient a kernel of a given shape is on one GPU.
+class KernelLibrary(KernelTimes):
+    """Answers how efficient a kernel of a given shape is on one GPU: its time as fractions of the chip's peaks."""
 
-    A fit says how long the kernel takes; a table of the same GPU, where there is one, corrects it to what was measured.
-    hasten: every time among a fit's parameters is multiplied by it, for asking what less of them would be worth.
-    cold: every layer reads its own weights and cache from memory, as in a model; else they may stay in the last cache,
-    as where one kernel is measured over and over.
-    """
-
-    gpu: Gpu
-    catalog: Catalog
-    general: GeneralFigures
-    sources: KernelSources = ALL
-    hasten: float = 1.0
-    cold: bool = True
     # A search walks over GPUs in pieces, and layers repeat: the same products are asked for again and again.
     _answered: dict[Hashable, Efficiency | None] = field(default_factory=dict, init=False, repr=False)
 
@@ -84,7 +42,7 @@ class KernelLibrary:
         """The library of a GPU; raise InputError for files of the user's that no prediction would find."""
         if len(catalog.roots) > 1:
             check_own_files(catalog)
-        return cls(gpu, catalog, _general(catalog), sources)
+        return cls(gpu, catalog, general_figures(catalog), sources)
 
     @property
     def article(self) -> ArticleFigures:
@@ -231,78 +189,6 @@ class KernelLibrary:
             source=figures.gqa_source,
         )
 
-    def timed(
-        self,
-        form: str,
-        formats: Mapping[str, str],
-        shape: Shape,
-        *,
-        facts: Mapping[str, float] | None = None,
-        engine: str = "",
-        other_product: bool = False,
-    ) -> Timed | None:
-        """Seconds of a kernel, as the best of the allowed sources says; None where the published figures are asked.
-
-        facts: see chosen_fit; engine: whose kernel, in place of the sources'. other_product: the second GEMM of an
-        expert, for tables that time both together. Raises InputError where no allowed source answers.
-        """
-        if self.sources.article:
-            return None
-        asked = engine or self.sources.engine
-        chosen = chosen_fit(self.catalog, self.gpu, form, formats, engine=asked, facts=facts)
-        if chosen is None:
-            self._nothing(form, formats)
-            return None
-        gpu = replace(self.gpu, l2=None) if self.cold else self.gpu
-        answer = Timed(
-            parts=(chosen.fit if self.hasten == 1.0 else chosen.fit.hastened(self.hasten)).parts(gpu, shape),
-            speed=1.0,
-            origin=chosen.origin,
-            source="; ".join((chosen.fit.title, *chosen.notes)),
-            error=chosen.error,
-            tile=min(chosen.fit.kernel.tiles, default=1),
-        )
-        if answer.error is not None and not chosen.fit.holds(shape):
-            answer = replace(answer, error=None, source=f"{answer.source}; {BEYOND}")
-        measured = self._nearest_measured(chosen, form, formats, shape, other_product=other_product)
-        if measured is not None:
-            correction, found = measured
-            elsewhere = correction.packaged and self._overridden
-            own = correction.gpu == self.gpu.slug and not elsewhere
-            origin = found.origin if own and found.distance == 0 else worst(found.origin, Origin.EXTRAPOLATED)
-            notes = [] if own else list(chosen.notes)  # what was carried over for the fit was measured for the table
-            if elsewhere:
-                notes.append("measured on the packaged chip of that name")
-            if found.distance > 0:
-                named = ", ".join(f"{value:g}" for value in found.nearest)
-                notes.append(f"shape of {', '.join(correction.axes.names)} = {named}")
-            source = "; ".join((correction.title, *notes))
-            answer = replace(answer, speed=found.speed, origin=origin, source=source, error=None)
-        elif not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
-            self._nothing(form, formats)
-            return None
-        if any(why == EDITED and path not in NO_KERNEL for path, why in self.gpu.assumed.items()):
-            source = f"{answer.source} (on an edited chip)"
-            answer = replace(answer, origin=worst(answer.origin, Origin.EXTRAPOLATED), source=source)
-        return answer
-
-    @cached_property
-    def _overridden(self) -> bool:
-        return len(self.catalog.roots) > 1 and self.catalog.overrides_gpu(self.gpu.slug)
-
-    def _nearest_measured(
-        self, chosen: Chosen, form: str, formats: Mapping[str, str], shape: Shape, *, other_product: bool
-    ) -> tuple[Correction, Corrected] | None:
-        """The first table that has the very weight shape, else the first that has a near one."""
-        near = None
-        for correction in self._corrections(chosen, form, formats):
-            found = correction.at(_swapped(shape) if other_product and correction.of_both else shape)
-            if found.distance == 0:
-                return correction, found
-            if near is None and found.distance <= NEAR:
-                near = correction, found
-        return near
-
     def _found(
         self,
         form: str,
@@ -342,39 +228,6 @@ class KernelLibrary:
             return None
         padding = padded_rows(shape["m"], timed.tile) / shape["m"] if form == "gemm" else timed.parts.padding
         return _efficiency(timed, work, padding, self.gpu, precision)
-
-    def _corrections(self, chosen: Chosen, form: str, formats: Mapping[str, str]) -> Iterator[Correction]:
-        """Measured rows of the GPU: the user's table, the silicon one, the packaged one that the fit comes from."""
-        if form not in AXES:
-            return
-        fit = chosen.fit
-        if self.sources.may("table") and len(self.catalog.roots) > 1:
-            for gpu in chosen.measured_on:
-                for kind in kinds_of(form, formats):
-                    table = measured_table(self.catalog, gpu, kind)
-                    if table is not None and table.own:
-                        path = self.catalog.kernel_table(gpu, kind)
-                        assert path is not None, "the table was read from it"
-                        check_chip(self.catalog, path, gpu, table.sidecar.gpu)
-                        yield _of_own_table(self.catalog, gpu, table, fit)
-        own = [source for source in fit.samples if source.gpu in chosen.measured_on]
-        folder = silicon_named() if self.sources.may("silicon") else None
-        for source in own:
-            if source.family and folder is not None:
-                yield _of_rows(self.catalog, source, fit, folder)
-        for source in own:
-            if source.table and self.sources.may("table"):
-                yield _of_rows(self.catalog, source, fit, "")
-
-    def _nothing(self, form: str, formats: Mapping[str, str]) -> None:
-        """Leave it to the published figures where assumptions are allowed, else raise InputError."""
-        if self.sources.may("assumed"):
-            return
-        named = " ".join(formats.values())
-        fix = f"allow more than --kernels {','.join(self.sources.allowed)}"
-        if self.sources.may("silicon") and silicon_named() is None:
-            fix += f"; silicon has no tables here: {INSTALL}"
-        raise InputError("kernels", [Fault(f"{form} {named}", f"no source answers for {self.gpu.name}", fix)])
 
 
 def _efficiency(timed: Timed, work: Work | AttentionWork, padding: Real, gpu: Gpu, precision: str) -> Efficiency:
@@ -416,35 +269,6 @@ def _key(form: str, formats: Mapping[str, str], shape: Shape) -> Hashable | None
         else:
             parts.append((name, float(value)))
     return tuple(parts)
-
-
-def _swapped(shape: Shape) -> dict[str, Real]:
-    """The second product of an expert by the shape of its first, by which tables of both go."""
-    return {**shape, "n": 2.0 * np.asarray(shape["k"]), "k": shape["n"]}
-
-
-@lru_cache(maxsize=64)
-def _of_own_table(catalog: Catalog, gpu: str, table: MeasuredTable, fit: Fit) -> Correction:
-    device, shape = measured_cold(catalog.gpu(gpu), table.shape, table.seconds.size)
-    return replace(Correction.of(table.title, device, shape, table.seconds, fit, table.best), packaged=False)
-
-
-@lru_cache(maxsize=64)
-def _of_rows(catalog: Catalog, source: RowSource, fit: Fit, folder: str) -> Correction:
-    try:
-        rows = rows_of(source, catalog, root=Path(folder) if folder else None)
-    except InputError as error:
-        if not source.family:
-            raise
-        fault = Fault("--kernels", "asks silicon, which cannot answer", "leave it out: --kernels table,fitted,assumed")
-        raise InputError(str(error.where), [*error.faults, fault]) from error
-    return Correction.of(rows.source, rows.gpu, rows.shape, rows.seconds, fit, rows.best)
-
-
-@lru_cache(maxsize=8)
-def _general(catalog: Catalog) -> GeneralFigures:
-    path = catalog.data_file("kernels", "general.yaml")
-    return build(GeneralFigures, read_mapping(path), str(path))
 
 
 @lru_cache(maxsize=8)

@@ -16,13 +16,17 @@ from moeplan.specs.precision import weight_format
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowSource:
-    """Where rows of one GPU come from: a silicon table (system, family, engine, version, kernels, where) or a file.
+    """Where rows of one GPU come from.
+
+    A silicon table (system, family, engine, version, kernels, where), a packaged one of that GPU (table), or a file of
+    data/observations that holds many kernels' (observations, where).
 
     limits: smallest and largest of a column; rows beyond are another kernel's, or another question.
     """
 
     gpu: str
     table: str = ""
+    observations: str = ""
     system: str = ""
     family: str = ""
     engine: str = ""
@@ -33,8 +37,9 @@ class RowSource:
 
     def __post_init__(self) -> None:
         faults = []
-        if bool(self.table) == bool(self.family):
-            faults.append(Fault("table", "is given with or without a family", "name a table, or a silicon family"))
+        if sum(map(bool, (self.table, self.observations, self.family))) != 1:
+            fix = "name one of a table, observations, or a silicon family"
+            faults.append(Fault("table", "is given beside another kind of source, or none is", fix))
         faults += [
             Fault(f"limits.{name}", "needs two values", "smallest and largest")
             for name, pair in self.limits.items()

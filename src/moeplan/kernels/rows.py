@@ -53,7 +53,10 @@ class Rows:
 
 def rows_of(source: RowSource, catalog: Catalog, *, root: Path | None = None) -> Rows:
     """Read the rows that a source names; raise InputError where they are not there."""
-    found = _of_table(source, catalog) if source.table else _of_silicon(source, catalog, root)
+    if source.observations:
+        found = _of_observations(source, catalog)
+    else:
+        found = _of_table(source, catalog) if source.table else _of_silicon(source, catalog, root)
     kept = found.within(source.limits)
     if not len(kept):
         raise InputError("calibrate", [Fault(source.gpu, f"no row of {found.source} is left", "widen the limits")])
@@ -88,9 +91,9 @@ def _of_silicon(source: RowSource, catalog: Catalog, root: Path | None) -> Rows:
         where={name: int(value) if value.isdigit() else value for name, value in source.where.items()},
     )
     table = table.rows(table.fit)
-    return Rows(
-        gpu=catalog.packaged.gpu(source.gpu), shape=columns_of(table), seconds=table["seconds"], source=table.source
-    )
+    shape = columns_of(table)
+    seconds = shape.pop("seconds") if "seconds" in shape else table["seconds"]
+    return Rows(gpu=catalog.packaged.gpu(source.gpu), shape=shape, seconds=seconds, source=table.source)
 
 
 def _of_table(source: RowSource, catalog: Catalog) -> Rows:
@@ -100,3 +103,11 @@ def _of_table(source: RowSource, catalog: Catalog) -> Rows:
         raise InputError("calibrate", [Fault(source.table, f"{source.gpu} has no such table", "see data/kernels")])
     shape = {name: np.asarray(values) for name, values in table.shape.items()}
     return Rows(gpu=catalog.gpu(source.gpu), shape=shape, seconds=table.seconds, source=table.title, best=table.best)
+
+
+def _of_observations(source: RowSource, catalog: Catalog) -> Rows:
+    from moeplan.kernels.observed import observed
+
+    catalog = catalog.packaged
+    shape, seconds, title = observed(catalog, source.observations, {"gpu": source.gpu, **source.where})
+    return Rows(gpu=catalog.gpu(source.gpu), shape=shape, seconds=seconds, source=title)

@@ -28,6 +28,11 @@ def print_calibrations(out: Console, found: Sequence[Calibration], written: Sequ
         out.print()
         out.print(f"{item.gpu}, {item.kind}; before: {item.before_title or 'nothing answered'}")
         out.print("  " + ", ".join(f"{name} {value}" for name, value in item.file.parameters.items()))
+        if item.suspect:
+            out.print(
+                f"  warning: at {item.ratio:.0%} of the expected speed; look for a fault of the machine (its network, "
+                "clocks, other jobs) before you call it an efficiency: not written, unless --force says so"
+            )
         if item.worse:
             out.print("  further off than what answered before: not written, unless --force says so")
     for path in written:

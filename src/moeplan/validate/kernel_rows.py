@@ -12,12 +12,15 @@ from typing import Literal
 from moeplan.errors import InputError, UnknownName
 from moeplan.kernels.forms.form import Shape
 from moeplan.kernels.origin import Origin
-from moeplan.ops.dispatch_combine import all_to_all
+from moeplan.kernels.sources import ALL, KernelSources
+from moeplan.kernels.wire import asked
 from moeplan.ops.machine import Machine
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.precision import Format, weight_format
+from moeplan.validate.all_to_all_rows import question_of, stated_seconds
 from moeplan.validate.dealt_rows import dealt
+from moeplan.validate.not_modelled import NotModelledError
 
 Kind = Literal["gemm", "grouped gemm", "attention", "all-to-all"]
 Row = Mapping[str, str]
@@ -26,16 +29,23 @@ Row = Mapping[str, str]
 COLUMNS: dict[Kind, tuple[str, ...]] = {
     "grouped gemm": ("gpu", "precision", "layout", "num_groups", "m_per_group", "n", "k", "latency_us"),
     "attention": ("gpu", "op", "kv_dtype", "batch", "heads_q", "heads_kv", "head_dim_qk", "s_q", "s_kv", "latency_us"),
-    "all-to-all": ("gpu", "nic", "op", "mode", "ep_ranks", "tokens_per_rank", "hidden", "topk", "latency_us"),
+    "all-to-all": (
+        "library",
+        "gpu",
+        "nic",
+        "op",
+        "mode",
+        "ep_ranks",
+        "tokens_per_rank",
+        "hidden",
+        "topk",
+        "latency_us",
+    ),
     "gemm": ("gpu", "precision", "layout", "m", "n", "k", "latency_us"),
 }
 FUSED_KERNELS = {"CUTLASS": "trtllm-cutlass", "TRTLLM-Gen": "vllm-trtllm-gen"}
 LARGEST = 1e9  # of a column; beyond is a slip
 MASKED_TILE, CONTIGUOUS_TILE = 64, 128  # rows of DeepGEMM's smallest tile
-
-
-class NotModelledError(Exception):
-    """The row measures something that no operator here stands for; the message says what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +63,24 @@ def kind_of(header: list[str]) -> Kind | None:
     return next((kind for kind, columns in COLUMNS.items() if set(columns) <= set(header)), None)
 
 
+def measured_seconds(kind: Kind, row: Row) -> float | None:
+    """What a row measured, None where it says nothing; raise NotModelledError for a bandwidth of unknown bytes."""
+    if kind == "all-to-all":
+        return stated_seconds(row, question_of(row))
+    try:
+        value = float(row["latency_us"]) * 1e-6
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class RowReader:
     """Predicts rows of one kind from a catalog's tables."""
 
     catalog: Catalog
     kind: Kind
+    sources: KernelSources = ALL
 
     def predict(self, row: Row) -> Predicted:
         """Predict one row; raise NotModelledError with the reason where nothing stands for it."""
@@ -73,12 +95,11 @@ class RowReader:
         except InputError as error:
             raise NotModelledError(error.faults[0].problem) from error
 
-    def _machine(self, row: Row) -> Machine:
-        nic = _nic(row.get("nic", ""))
+    def _machine(self, gpu: str, nic: str = "cx7") -> Machine:
         try:
-            return _machine(self.catalog, row["gpu"], nic)
+            return _machine(self.catalog, gpu, nic, self.sources)
         except UnknownName as error:
-            raise NotModelledError(f"GPU {row['gpu']!r} is not in the catalog") from error
+            raise NotModelledError(f"GPU {gpu!r} is not in the catalog") from error
 
     def _timed(
         self,
@@ -92,7 +113,7 @@ class RowReader:
         engine: str = "",
     ) -> Predicted:
         """A benchmark runs one kernel over and over: what fits stays in the last cache."""
-        kernels = replace(self._machine(row).kernels, cold=False)
+        kernels = replace(self._machine(row["gpu"]).kernels, cold=False)
         timed = kernels.timed(form, formats, shape, facts=facts, engine=engine)
         if timed is None:
             raise NotModelledError(f"no kernel of {form} {'-'.join(formats.values())}")
@@ -180,24 +201,21 @@ class RowReader:
         return self._timed(f"GQA {stage}", row, f"gqa_{stage}", formats, shape, facts=facts, engine=engine)
 
     def _all_to_all(self, row: Row) -> Predicted:
-        if not row["mode"].startswith("low_latency") or row["op"] not in ("dispatch", "combine"):
-            raise NotModelledError(f"{row['op']} in mode {row['mode']}")
-        if row.get("library") != "DeepEP":
-            raise NotModelledError(f"library {row.get('library') or 'not given'}")
-        tokens, hidden, top_k, ep = _numbers(row, "tokens_per_rank", "hidden", "topk", "ep_ranks")
-        if "pure" in f"{row.get('version', '')} {row['mode']}".lower():
-            raise NotModelledError("low latency with all traffic over RDMA, inside the node too")
-        cost = all_to_all(
-            "dispatch" if row["op"] == "dispatch" else "combine",
-            self._machine(row),
-            tokens=tokens,
-            hidden=int(hidden),
-            top_k=int(top_k),
-            ep=ep,
-            dispatch="fp8" if "fp8" in row.get("precision", "") else "bf16",
+        question = question_of(row)
+        kernels = replace(self._machine(question.gpu, question.nic).kernels, cold=False)
+        nic = self.catalog.nic(question.nic)
+        shape = {
+            **question.shape,
+            "combine": float(question.direction == "combine"),
+            "nic_rate": nic.line_rate * question.nics_per_gpu,
+            "nic_latency": nic.latency,
+        }
+        timed = asked(
+            kernels, question.form, question.wire, shape, backend=question.backend, direction=question.direction
         )
-        family = f"DeepEP low-latency {row['op']}"
-        return Predicted(family=family, seconds=float(cost.seconds), origin=cost.origin, source=cost.source)
+        assert timed is not None, "no article's figures are asked"
+        family = f"{question.backend} {question.mode} {question.direction}"
+        return Predicted(family=family, seconds=float(timed.seconds), origin=timed.origin, source=timed.source)
 
 
 def _numbers(row: Row, *names: str) -> tuple[float, ...]:
@@ -224,13 +242,9 @@ def _weights(precision: str) -> Format:
     raise NotModelledError(f"precision {precision or 'not given'}")
 
 
-def _nic(text: str) -> str:
-    return "efa-p5en" if "EFA" in text else "cx7"
-
-
 @lru_cache(maxsize=64)
-def _machine(catalog: Catalog, gpu: str, nic: str) -> Machine:
+def _machine(catalog: Catalog, gpu: str, nic: str, sources: KernelSources) -> Machine:
     device = catalog.gpu(gpu)
     card = catalog.nic(nic)
     cluster = Cluster(gpu=device, nic=card, gpus_per_node=device.gpus_per_node, nics_per_node=device.gpus_per_node)
-    return Machine.of(cluster, catalog)
+    return Machine.of(cluster, catalog, sources)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,11 @@ from moeplan.errors import Fault, InputError
 from moeplan.kernels.choice import chosen_fit
 from moeplan.kernels.correction import AXES, points_of
 from moeplan.kernels.measured import KINDS, measured_table
+from moeplan.kernels.sources import ALL, KernelSources
 from moeplan.kernels.surface import Surface
 from moeplan.specs.catalog import Catalog
-from moeplan.validate.kernel_rows import COLUMNS, NotModelledError, RowReader, kind_of
+from moeplan.validate.kernel_rows import COLUMNS, RowReader, kind_of, measured_seconds
+from moeplan.validate.not_modelled import NotModelledError
 from moeplan.validate.score import Score, score
 
 LEAVE_ONE_OUT_GPUS = ("h800", "h20")
@@ -32,10 +33,13 @@ class KernelScores:
     ]  # family, shape, measured, predicted seconds; of tables relative to the measured
 
 
-def score_file(catalog: Catalog, path: Path, *, trust: str | None = None, least_seconds: float = 0.0) -> KernelScores:
+def score_file(
+    catalog: Catalog, path: Path, *, trust: str | None = None, least_seconds: float = 0.0, sources: KernelSources = ALL
+) -> KernelScores:
     """Score a CSV with the columns of a public collection of gemm, grouped gemm, attention or all-to-all times.
 
-    trust: only rows whose `trust` column says so; least_seconds: only rows that measure as much.
+    trust: only rows whose `trust` column says so; least_seconds: only rows that measure as much;
+    sources: what may answer, such as fits alone.
     Raises InputError for a file that cannot be read or has other columns.
     """
     try:
@@ -51,10 +55,14 @@ def score_file(catalog: Catalog, path: Path, *, trust: str | None = None, least_
         raise InputError(str(path), [Fault("header", "is of no known collection", f"wanted the columns of {wanted}")])
     if not rows:
         raise InputError(str(path), [Fault("rows", "there are none", "give at least one measurement")])
-    predictor, skipped = RowReader(catalog, kind), Counter[str]()
+    predictor, skipped = RowReader(catalog, kind, sources), Counter[str]()
     scored: list[tuple[str, str, float, float]] = []
     for row in rows:
-        measured = _seconds(row["latency_us"])
+        try:
+            measured = measured_seconds(kind, row)
+        except NotModelledError as error:
+            skipped[str(error)] += 1
+            continue
         if trust is not None and row.get("trust") != trust:
             skipped[f"trust is not {trust}"] += 1
         elif measured is None:
@@ -111,11 +119,3 @@ def _scores(title: str, rows: list[tuple[str, str, float, float]], skipped: dict
     for family, _, measured, predicted in sorted(rows, key=lambda row: row[0]):
         errors.setdefault(family, []).append(predicted / measured - 1)
     return KernelScores(title=title, scores=tuple(score(errors)), skipped=skipped, rows=tuple(rows))
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        value = float(text) * 1e-6
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value > 0 else None

@@ -18,6 +18,11 @@ FORMS: Final = (
     "mla_module",
     "gqa_decode",
     "gqa_prefill",
+    "deepep_low_latency",
+    "deepep_normal",
+    "nvlink_all_to_all",
+    "all_reduce",
+    "nccl",
 )
 
 

@@ -40,18 +40,20 @@ class Kernel:
 class Parts:
     """seconds in all, and what arithmetic and memory traffic alone would take; the rest is start, end and stalls.
 
-    padding: FLOP done over FLOP asked, where a form says.
+    network: what links and NICs alone would take, of a kernel that sends. padding: FLOP done over FLOP asked, where a
+    form says.
     """
 
     seconds: Real
     compute: Real
     memory: Real
+    network: Real = 0.0
     padding: Real = 1.0
 
     @property
     def floor(self) -> Real:
         """What neither arithmetic nor traffic explains."""
-        return self.seconds - np.maximum(self.compute, self.memory)
+        return self.seconds - np.maximum(np.maximum(self.compute, self.memory), self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +61,8 @@ class Form:
     """An equation of a kernel's time.
 
     shape: the columns that it reads. whole: those among them that make one «shape» when rows are held out, the others
-    vary inside it. roles: of the formats that it reads. parts: of a chip, a kernel, a shape and parameters.
+    vary inside it. roles: of the formats that it reads. parts: of a chip, a kernel, a shape and parameters. along: the
+    column whose doublings beyond the measured rows widen the error; of other columns none is given beyond them.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Form:
     roles: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     parts: Callable[[Gpu, Kernel, Shape, Parameters], Parts]
+    along: str = ""
 
 
 def blend(power: float, *times: Real) -> Real:

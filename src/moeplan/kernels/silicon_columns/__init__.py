@@ -21,11 +21,19 @@ _FILE: Final = {
     "moe": "moe",
     "wideep_generation_moe": "grouped_gemm",
     "wideep_context_moe": "grouped_gemm",
+    "wideep_deepep_ll": "network",
+    "wideep_deepep_normal": "network",
+    "trtllm_alltoall": "network",
+    "custom_allreduce": "network",
+    "nccl": "network",
 }
 
 
 def columns_of(table: SiliconTable) -> dict[str, Array]:
-    """The columns of the form that stands for this family; raise UnknownName where none does."""
+    """The columns of the form that stands for this family; raise UnknownName where none does.
+
+    A family whose rows time two kernels gives its rows twice, and `seconds` of each as another column.
+    """
     if table.family not in _FILE:
         raise UnknownName("silicon family with a form", table.family, _FILE)
     module = import_module(f"moeplan.kernels.silicon_columns.{_FILE[table.family]}")

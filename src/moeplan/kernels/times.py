@@ -1,0 +1,226 @@
+"""How long the kernels of one GPU take: a fit's answer, corrected by measured tables; each with its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from moeplan.errors import Fault, InputError
+from moeplan.kernels.choice import Chosen, chosen_fit
+from moeplan.kernels.correction import AXES, Corrected, Correction
+from moeplan.kernels.fit import Fit, FitError
+from moeplan.kernels.forms.form import Parts, Shape
+from moeplan.kernels.general import GeneralFigures
+from moeplan.kernels.measured import MeasuredTable, kinds_of, measured_cold, measured_table
+from moeplan.kernels.origin import Origin, worst
+from moeplan.kernels.own_files import check_chip
+from moeplan.kernels.recipe import RowSource
+from moeplan.kernels.rows import rows_of
+from moeplan.kernels.silicon_place import INSTALL, silicon_named
+from moeplan.kernels.sources import ALL, KernelSources
+from moeplan.kinds import Real
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.gpu import EDITED, Gpu
+
+BEYOND = "outside its rows"
+NO_KERNEL = ("price", "tdp", "memory.capacity")  # figures of a GPU that no kernel's time depends on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timed:
+    """A kernel's time: parts as the fit has them, all divided by `speed`, which measured rows say; and how sure it is.
+
+    tile: rows of the smallest tile. kernel: the fit's, as choices.yaml calls it. beyond: doublings (of ranks, of an
+    all-to-all) that the shape lies beyond the rows behind the fit; `error` has grown with them.
+    """
+
+    parts: Parts
+    speed: Real
+    origin: Origin
+    source: str
+    error: FitError | None
+    tile: int
+    kernel: str = ""
+    beyond: float = 0.0
+
+    @property
+    def seconds(self) -> Real:
+        """The time."""
+        return self.parts.seconds / self.speed
+
+    @property
+    def network(self) -> Real:
+        """What links and NICs take of it."""
+        return self.parts.network / self.speed
+
+    @property
+    def floor(self) -> Real:
+        """What neither arithmetic nor traffic takes of it."""
+        return self.parts.floor / self.speed
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTimes:
+    """Answers how long a kernel of a given shape takes on one GPU.
+
+    A fit says how long the kernel takes; a table of the same GPU, where there is one, corrects it to what was measured.
+    hasten: every time among a fit's parameters is multiplied by it, for asking what less of them would be worth.
+    cold: every layer reads its own weights and cache from memory, as in a model; else they may stay in the last cache,
+    as where one kernel is measured over and over.
+    """
+
+    gpu: Gpu
+    catalog: Catalog
+    general: GeneralFigures
+    sources: KernelSources = ALL
+    hasten: float = 1.0
+    cold: bool = True
+
+    def timed(
+        self,
+        form: str,
+        formats: Mapping[str, str],
+        shape: Shape,
+        *,
+        facts: Mapping[str, float] | None = None,
+        engine: str = "",
+        exact: bool = False,
+        other_product: bool = False,
+    ) -> Timed | None:
+        """Seconds of a kernel, as the best of the allowed sources says; None where the published figures are asked.
+
+        facts: see chosen_fit; engine: whose kernel, in place of the sources'; exact: that one or none. other_product:
+        the second GEMM of an expert, for tables that time both together. Raises InputError where no allowed source
+        answers.
+        """
+        if self.sources.article:
+            return None
+        asked = engine or self.sources.engine
+        chosen = chosen_fit(self.catalog, self.gpu, form, formats, engine=asked, facts=facts, exact=exact)
+        if chosen is None:
+            self._nothing(form, formats)
+            return None
+        answer = self._fitted(chosen, shape)
+        measured = self._nearest_measured(chosen, form, formats, shape, other_product=other_product)
+        if measured is not None:
+            answer = self._corrected(answer, chosen, *measured)
+        elif not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
+            self._nothing(form, formats)
+            return None
+        if any(why == EDITED and path not in NO_KERNEL for path, why in self.gpu.assumed.items()):
+            source = f"{answer.source} (on an edited chip)"
+            answer = replace(answer, origin=worst(answer.origin, Origin.EXTRAPOLATED), source=source)
+        return answer
+
+    def _fitted(self, chosen: Chosen, shape: Shape) -> Timed:
+        """What the fit says; its error grows with the doublings that a question lies beyond the rows behind it."""
+        fit = chosen.fit
+        gpu = replace(self.gpu, l2=None) if self.cold else self.gpu
+        beyond = fit.doublings_beyond(shape)
+        error, notes = chosen.error, list(chosen.notes)
+        if error is not None and not fit.holds(shape):
+            error = None
+            notes.append(BEYOND)
+        elif beyond > 0:
+            error = None if error is None else error.widened(beyond)
+            notes.append(f"extrapolated by {beyond:.2g} doublings of {fit.form.along}")
+        return Timed(
+            parts=(fit if self.hasten == 1.0 else fit.hastened(self.hasten)).parts(gpu, shape),
+            speed=1.0,
+            origin=chosen.origin,
+            source="; ".join((fit.title, *notes)),
+            error=error,
+            tile=min(fit.kernel.tiles, default=1),
+            kernel=chosen.kernel,
+            beyond=beyond,
+        )
+
+    def _corrected(self, answer: Timed, chosen: Chosen, correction: Correction, found: Corrected) -> Timed:
+        elsewhere = correction.packaged and self._overridden
+        own = correction.gpu == self.gpu.slug and not elsewhere
+        origin = found.origin if own and found.distance == 0 else worst(found.origin, Origin.EXTRAPOLATED)
+        notes = [] if own else list(chosen.notes)  # what was carried over for the fit was measured for the table
+        if elsewhere:
+            notes.append("measured on the packaged chip of that name")
+        if found.distance > 0:
+            named = ", ".join(f"{value:g}" for value in found.nearest)
+            notes.append(f"shape of {', '.join(correction.axes.names)} = {named}")
+        source = "; ".join((correction.title, *notes))
+        return replace(answer, speed=found.speed, origin=origin, source=source, error=None, beyond=0.0)
+
+    @cached_property
+    def _overridden(self) -> bool:
+        return len(self.catalog.roots) > 1 and self.catalog.overrides_gpu(self.gpu.slug)
+
+    def _nearest_measured(
+        self, chosen: Chosen, form: str, formats: Mapping[str, str], shape: Shape, *, other_product: bool
+    ) -> tuple[Correction, Corrected] | None:
+        """The first table that has the very weight shape, else the first that has a near one."""
+        near = None
+        for correction in self._corrections(chosen, form, formats):
+            found = correction.at(_swapped(shape) if other_product and correction.of_both else shape)
+            if found.distance == 0:
+                return correction, found
+            if near is None and found.distance <= correction.axes.near:
+                near = correction, found
+        return near
+
+    def _corrections(self, chosen: Chosen, form: str, formats: Mapping[str, str]) -> Iterator[Correction]:
+        """Measured rows of the GPU: the user's table, the silicon one, the packaged one that the fit comes from."""
+        if form not in AXES:
+            return
+        fit = chosen.fit
+        if self.sources.may("table") and len(self.catalog.roots) > 1:
+            for gpu in chosen.measured_on:
+                for kind in kinds_of(form, formats):
+                    table = measured_table(self.catalog, gpu, kind)
+                    if table is not None and table.own:
+                        path = self.catalog.kernel_table(gpu, kind)
+                        assert path is not None, "the table was read from it"
+                        check_chip(self.catalog, path, gpu, table.sidecar.gpu)
+                        yield _of_own_table(self.catalog, gpu, table, fit)
+        own = [source for source in fit.samples if source.gpu in chosen.measured_on]
+        folder = silicon_named() if self.sources.may("silicon") else None
+        for source in own:
+            if source.family and folder is not None:
+                yield _of_rows(self.catalog, source, fit, folder)
+        for source in own:
+            if not source.family and self.sources.may("table"):
+                yield _of_rows(self.catalog, source, fit, "")
+
+    def _nothing(self, form: str, formats: Mapping[str, str]) -> None:
+        """Leave it to the published figures where assumptions are allowed, else raise InputError."""
+        if self.sources.may("assumed"):
+            return
+        named = " ".join(formats.values())
+        fix = f"allow more than --kernels {','.join(self.sources.allowed)}"
+        if self.sources.may("silicon") and silicon_named() is None:
+            fix += f"; silicon has no tables here: {INSTALL}"
+        raise InputError("kernels", [Fault(f"{form} {named}", f"no source answers for {self.gpu.name}", fix)])
+
+
+def _swapped(shape: Shape) -> dict[str, Real]:
+    """The second product of an expert by the shape of its first, by which tables of both go."""
+    return {**shape, "n": 2.0 * np.asarray(shape["k"]), "k": shape["n"]}
+
+
+@lru_cache(maxsize=64)
+def _of_own_table(catalog: Catalog, gpu: str, table: MeasuredTable, fit: Fit) -> Correction:
+    device, shape = measured_cold(catalog.gpu(gpu), table.shape, table.seconds.size)
+    return replace(Correction.of(table.title, device, shape, table.seconds, fit, table.best), packaged=False)
+
+
+@lru_cache(maxsize=64)
+def _of_rows(catalog: Catalog, source: RowSource, fit: Fit, folder: str) -> Correction:
+    try:
+        rows = rows_of(source, catalog, root=Path(folder) if folder else None)
+    except InputError as error:
+        if not source.family:
+            raise
+        fault = Fault("--kernels", "asks silicon, which cannot answer", "leave it out: --kernels table,fitted,assumed")
+        raise InputError(str(error.where), [*error.faults, fault]) from error
+    return Correction.of(rows.source, rows.gpu, rows.shape, rows.seconds, fit, rows.best)

@@ -1,0 +1,243 @@
+"""Collectives as operators ask for them: a backend's all-to-all with its bytes, an engine's all-reduce, NCCL's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeplan.errors import Fault, InputError
+from moeplan.kernels.choice import choices, chosen_fit
+from moeplan.kernels.fit import Fit, fit_of, fits_of
+from moeplan.kernels.forms.form import Kernel, Parts, Shape
+from moeplan.kernels.forms.network import message_bytes
+from moeplan.kernels.origin import worst
+from moeplan.kernels.times import KernelTimes, Timed
+from moeplan.kinds import Array, Real
+from moeplan.routing.coverage import NO_LIMIT, GroupLimit
+from moeplan.routing.targets import distinct_targets
+from moeplan.specs.catalog import Catalog
+from moeplan.specs.cluster import Cluster
+from moeplan.specs.precision import weight_format
+
+Mode = Literal["low-latency", "normal", "one domain"]
+Direction = Literal["dispatch", "combine"]
+Operation = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]
+Mask = NDArray[np.bool_]
+FORMS: Final[dict[Mode, str]] = {
+    "low-latency": "deepep_low_latency",
+    "normal": "deepep_normal",
+    "one domain": "nvlink_all_to_all",
+}
+USUAL_SMS: Final = 20.0  # that DeepEP's normal kernels take by default
+FARTHEST: Final = ("h200", "h100")  # whose rows of several nodes hold the others back that have none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """per_node: GPUs that the scale-up link joins; nic_rate: bytes/s of NICs per GPU; nic_latency: of a NIC, s."""
+
+    per_node: float
+    nic_rate: float
+    nic_latency: float
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Fabric:
+        """The fabric of a cluster."""
+        nic = cluster.nic
+        rate = nic.line_rate * cluster.nics_per_gpu
+        return cls(per_node=float(cluster.gpu.domain), nic_rate=rate, nic_latency=nic.latency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """What one rank sends: copies of a token on average, and bytes that stay, cross the link, cross the NIC."""
+
+    copies: Real
+    stays: Real
+    link: Real
+    nic: Real
+
+    @property
+    def payload(self) -> Real:
+        """All bytes but those that stay on the rank."""
+        return self.link + self.nic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AllToAll:
+    """Its time, its bytes, and the SMs that it takes from what runs beside; none where the NIC works alone."""
+
+    timed: Timed
+    traffic: Traffic
+    sms: float
+
+
+def all_to_all(
+    library: KernelTimes,
+    fabric: Fabric,
+    *,
+    mode: Mode,
+    direction: Direction,
+    wire: str,
+    tokens: Real,
+    hidden: Real,
+    top_k: Real,
+    experts: Real,
+    ep: Real,
+    backend: str = "deepep",
+    sms: float = USUAL_SMS,
+    skew: Real = 1.0,
+    limit: GroupLimit = NO_LIMIT,
+) -> AllToAll | None:
+    """Time and bytes of one direction; None where the article's figures alone are asked.
+
+    tokens: of one rank. wire: a format's name, fp8_block or nvfp4 with scales, or bf16. experts: slots in all. skew:
+    bytes of the busiest rank over the mean. limit: of the router, which narrows where a token's copies go. Raises
+    InputError where no fit of that backend is known, or none may answer.
+    """
+    shape: dict[str, Real] = {"tokens": tokens, "hidden": hidden, "top_k": top_k, "experts": experts, "ep": ep}
+    shape |= {"skew": skew, "groups": float(limit.count), "top_groups": float(limit.taken), "sms": sms}
+    shape |= {"per_node": fabric.per_node, "nic_rate": fabric.nic_rate, "nic_latency": fabric.nic_latency}
+    shape["combine"] = float(direction == "combine")
+    timed = asked(library, FORMS[mode], wire, shape, backend=backend, direction=direction)
+    if timed is None:
+        return None
+    traffic = traffic_of(FORMS[mode], wire, shape)
+    return AllToAll(timed=timed, traffic=traffic, sms=sms if mode == "normal" else 0.0)
+
+
+def asked(
+    library: KernelTimes, form: str, wire: str, shape: Shape, *, backend: str, direction: Direction
+) -> Timed | None:
+    """The time of a backend's kernel, of none but that backend's; see all_to_all. ep may be an array."""
+    sizes = np.unique(shape["ep"])
+    if sizes.size == 1:
+        return _one(library, form, wire, {**shape, "ep": float(sizes[0])}, f"{backend}-{direction}")
+    names = list(shape)
+    spread = dict(
+        zip(names, np.broadcast_arrays(*(np.asarray(shape[name], dtype=float) for name in names)), strict=True)
+    )
+    parts: list[tuple[Mask, Timed]] = []
+    for size in sizes.tolist():
+        where = spread["ep"] == size
+        own: dict[str, Real] = {name: values[where] for name, values in spread.items()}
+        for name in ("ep", "per_node", "nic_rate", "nic_latency", "hidden", "top_k", "experts"):
+            own[name] = float(np.max(own[name]))
+        timed = _one(library, form, wire, own, f"{backend}-{direction}")
+        if timed is None:
+            return None
+        parts.append((where, timed))
+    return _joined(spread["ep"].shape, parts)
+
+
+def traffic_of(form: str, wire: str, shape: Shape) -> Traffic:
+    """Bytes that a rank sends, by where they go: every message of a low-latency kernel, else one per place."""
+    kernel = Kernel(formats={"wire": weight_format(wire)})
+    ep, skew = np.asarray(shape["ep"], dtype=float), shape.get("skew", 1.0)
+    size = message_bytes(kernel, shape["hidden"], shape["combine"]) * shape["tokens"] * skew
+    group = np.minimum(shape.get("per_node", ep), ep)
+    if form == "deepep_low_latency":
+        every = size * shape["top_k"]
+        near, far = every * (group - 1.0) / ep, every * (ep - group) / ep
+        return Traffic(copies=shape["top_k"] + 0.0 * ep, stays=every / ep, link=near, nic=far)
+    law = {"experts": shape["experts"], "top_k": shape["top_k"]}
+    law |= {"groups": shape.get("groups", 1.0), "top_groups": shape.get("top_groups", 1.0)}
+    copies = distinct_targets(ep, **law)
+    count = np.maximum(ep / group, 1.0)
+    far = size * distinct_targets(count, **law) * (1.0 - 1.0 / count)
+    return Traffic(copies=copies, stays=size * copies / ep, link=size * copies * (1.0 - 1.0 / group), nic=far)
+
+
+def all_reduce(library: KernelTimes, *, bytes_: Real, ranks: float, engine: str = "") -> Timed | None:
+    """Time of an engine's all-reduce of one buffer over the ranks of a scale-up domain, in a CUDA graph."""
+    shape = {"bytes": bytes_, "ranks": ranks}
+    return library.timed("all_reduce", {"wire": "bf16"}, shape, engine=engine)
+
+
+def collective(
+    library: KernelTimes,
+    name: Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all"],
+    *,
+    bytes_: Real,
+    ranks: float,
+) -> Timed | None:
+    """Time of NCCL's collective; bytes_: the whole buffer, as nccl-tests counts."""
+    shape = {"bytes": bytes_, "ranks": ranks}
+    shape |= {"times": 2.0 if name == "all-reduce" else 1.0, "direct": float(name == "all-to-all")}
+    return library.timed("nccl", {"wire": "bf16"}, shape, engine=f"nccl-{name}", exact=True)
+
+
+def _one(library: KernelTimes, form: str, wire: str, shape: Shape, kernel: str) -> Timed | None:
+    facts = {"combine": float(np.max(shape["combine"]))}
+    formats = {"wire": wire}
+    chosen = chosen_fit(library.catalog, library.gpu, form, formats, engine=kernel, facts=facts, exact=True)
+    if chosen is None and not library.sources.article:
+        known = sorted({name for names in choices(library.catalog).kernels[form].values() for name in names})
+        fault = Fault("backend", f"no {kernel} is known to {form}", f"one of {', '.join(known)}")
+        raise InputError("all-to-all", [fault])
+    timed = library.timed(form, formats, shape, facts=facts, engine=kernel, exact=True)
+    if timed is None or chosen is None or timed.beyond == 0.0 or not _crosses(chosen.fit, shape):
+        return timed
+    return _held_back(library, timed, chosen.fit, shape)
+
+
+def _crosses(fit: Fit, shape: Shape) -> bool:
+    """Whether a question is of several nodes and the rows behind the fit of one alone."""
+    if "per_node" not in fit.range:
+        return False
+    return fit.range["ep"][1] <= fit.range["per_node"][0] and bool(np.any(np.greater(shape["ep"], shape["per_node"])))
+
+
+def _held_back(library: KernelTimes, timed: Timed, fit: Fit, shape: Shape) -> Timed:
+    """No faster than a chip whose several nodes were measured: what a faster link gains there nobody has shown."""
+    known = _of_several_nodes(library.catalog, f"{fit.form.name}.{fit.kernel.formats['wire'].name}.{timed.kernel}")
+    note = "no row of several nodes"
+    if known is None:
+        return replace(timed, source=f"{timed.source}; {note}")
+    gpu, other = known
+    least = other.parts(library.catalog.packaged.gpu(gpu), shape)
+    slower = np.greater(least.seconds, timed.parts.seconds)
+    parts = Parts(
+        seconds=np.where(slower, least.seconds, timed.parts.seconds),
+        compute=timed.parts.compute,
+        memory=timed.parts.memory,
+        network=np.where(slower, least.network, timed.parts.network),
+    )
+    return replace(timed, parts=parts, source=f"{timed.source}; {note}, no faster than {gpu}")
+
+
+@lru_cache(maxsize=64)
+def _of_several_nodes(catalog: Catalog, recipe: str) -> tuple[str, Fit] | None:
+    fits = fits_of(catalog, recipe)
+    for gpu in FARTHEST:
+        if gpu in fits and fits[gpu].range["ep"][1] > fits[gpu].range["per_node"][1]:
+            return gpu, fit_of(fits[gpu])
+    return None
+
+
+def _joined(shape: tuple[int, ...], parts: list[tuple[Mask, Timed]]) -> Timed:
+    """The answers of several EP sizes as one; the worst of their origins and errors."""
+    names = ("seconds", "compute", "memory", "network")
+    found: Mapping[str, Array] = {name: np.zeros(shape) for name in names}
+    speed = np.ones(shape)
+    for where, timed in parts:
+        for name in names:
+            found[name][where] = getattr(timed.parts, name)
+        speed[where] = timed.speed
+    every = [timed for _, timed in parts]
+    errors = [timed.error for timed in every if timed.error is not None]
+    largest = max(errors, key=lambda error: error.median) if len(errors) == len(every) else None
+    return replace(
+        every[0],
+        parts=Parts(**found),
+        speed=speed,
+        origin=worst(*(timed.origin for timed in every)),
+        source=" | ".join(dict.fromkeys(timed.source for timed in every)),
+        error=largest,
+        beyond=max(timed.beyond for timed in every),
+    )

@@ -145,7 +145,7 @@ class Predictor:
         step = self._step(model, deployment, slots, deployment.batch / found.micro_batches)
         whole = self._step(model, deployment, slots, deployment.batch)
         groups = tuple(_group_time(group, step, whole, found) for group in model.layers)
-        outside = self._outside(model, whole)
+        outside = self._outside(model, whole, serial=deployment.host == "serial")
         drafting = self._drafting(model, deployment, slots)
         seconds: Real = drafting
         for group in groups:
@@ -182,17 +182,19 @@ class Predictor:
             ep=deployment.ep,
             slots=slots,
             even=deployment.load == "even",
+            imbalance=deployment.imbalance,
             tp=deployment.tp,
             moe_tp=deployment.moe_tp,
             exchange=deployment.exchange,
             corrections=deployment.corrections,
         )
 
-    def _outside(self, model: ModelSpec, step: Step) -> tuple[Cost, ...]:
+    def _outside(self, model: ModelSpec, step: Step, *, serial: bool) -> tuple[Cost, ...]:
         """Embedding, final norm, head, sampling over the logits, and the step's own overhead; words dealt over tp."""
         machine, rows, figures = self.machine, step.rows, self.machine.kernels.general
         head, shared = weight_format(model.formats.embedding), step.tp > 1
-        overhead = figures.step_overhead + 0.0 * rows
+        constant = figures.serial_overhead if serial else figures.step_overhead
+        overhead = constant + 0.0 * rows
         tensor = 2.0 * rows
         return (
             elementwise("embedding", machine, rows=rows, bytes_per_row=4.0 * model.hidden),
@@ -207,9 +209,9 @@ class Predictor:
                 parts={"floor": overhead},
                 efficiencies={},
                 origin=Origin.ASSUMED,
-                source=figures.step_overhead_source,
+                source=figures.serial_overhead_source if serial else figures.step_overhead_source,
                 formula="constant",
-                terms={"overhead": (figures.step_overhead, "s")},
+                terms={"overhead": (constant, "s")},
             ),
         )
 

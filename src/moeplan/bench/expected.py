@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moeplan.bench.family import Family, Shape
+from moeplan.kernels.all_to_all import Direction
 from moeplan.ops.attention import mla_decode
 from moeplan.ops.cost import Cost
 from moeplan.ops.dispatch_combine import all_to_all
@@ -14,6 +15,8 @@ from moeplan.ops.gemm import gemm
 from moeplan.ops.grouped_gemm import grouped_gemm
 from moeplan.ops.machine import Machine
 from moeplan.routing.slots import ExpertLoad
+from moeplan.specs.deployment import LOW_LATENCY
+from moeplan.specs.exchange import exchange
 from moeplan.specs.model import Mla
 from moeplan.specs.precision import FORMATS
 
@@ -58,11 +61,26 @@ def _copy(shape: Shape, machine: Machine) -> Cost:
 
 
 def _dispatch(shape: Shape, machine: Machine) -> Cost:
-    return all_to_all("dispatch", machine, dispatch="fp8", **shape)
+    return _sent("dispatch", shape, machine)
 
 
 def _combine(shape: Shape, machine: Machine) -> Cost:
-    return all_to_all("combine", machine, dispatch="fp8", **shape)
+    return _sent("combine", shape, machine)
+
+
+def _sent(direction: Direction, shape: Shape, machine: Machine) -> Cost:
+    """DeepEP's low-latency kernels over DeepSeek-V3's experts, where the shape does not say how many."""
+    return all_to_all(
+        direction,
+        machine,
+        exchange(LOW_LATENCY),
+        tokens=shape["tokens"],
+        hidden=shape["hidden"],
+        top_k=shape["top_k"],
+        experts=shape.get("experts", 256),
+        ep=shape["ep"],
+        precision="fp8",
+    )
 
 
 _OPERATORS: Final[dict[Family, Callable[[Shape, Machine], Cost]]] = {

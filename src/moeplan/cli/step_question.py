@@ -29,7 +29,7 @@ from moeplan.errors import Fault, InputError, together
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Deployment, Precision, head_faults
+from moeplan.specs.deployment import HOSTS, Deployment, HostName, Precision, head_faults
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.spread import LAYOUTS, Spread, named_layouts, spreads
 
@@ -43,6 +43,7 @@ class StepQuestion(Question):
     ep: str
     layout: str
     tp: str | None
+    host: HostName
     batch: str
     redundant: str | None
     correct: tuple[str, ...]
@@ -62,6 +63,13 @@ def question_options(command: Command) -> Command:
                 help="How the model is spread: dep, dep-ag, dtp-ag, tep or tp; docs/layouts.md.",
             ),
             click.option("--tp", metavar="N", help="GPUs per attention rank; default: 1 in d… layouts, else all."),
+            click.option(
+                "--host",
+                type=click.Choice(HOSTS),
+                default="overlapped",
+                show_default=True,
+                help="Whether scheduling hides behind the GPUs' step, or the next step waits for it.",
+            ),
             click.option("--batch", metavar="N", help="Requests per DP rank in a step: a GPU, or --tp of them."),
             deployment_options,
             click.option(
@@ -117,6 +125,7 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
         tp=spread.tp,
         moe_tp=spread.moe_tp,
         exchange=spread.exchange,
+        host=question.host,
         context=int(count(question.context, "--context")),
         drafts=drafts,
         precision=Precision.of(

@@ -17,6 +17,8 @@ from moeplan.ops.dispatch_combine import all_to_all
 from moeplan.ops.grouped_gemm import grouped_gemm
 from moeplan.ops.machine import Machine
 from moeplan.routing.slots import deal, expert_load
+from moeplan.specs.deployment import LOW_LATENCY
+from moeplan.specs.exchange import exchange
 from moeplan.specs.model import Experts, ModelSpec
 from moeplan.specs.precision import Format, weight_format
 
@@ -130,11 +132,13 @@ def turns(
             all_to_all(
                 name,
                 machine,
+                exchange(LOW_LATENCY),
                 tokens=own * q_len,
                 hidden=model.hidden,
                 top_k=experts.top_k,
+                experts=deal(experts.count, ep).total,
                 ep=ep,
-                dispatch="fp8" if fmt.computes_in == "fp8" else "bf16",
+                precision=fmt.computes_in,
             )
             for name in DIRECTIONS
             if ep > 1

@@ -35,6 +35,8 @@ class GeneralFigures:
     all_reduce_source: str
     step_overhead: float = quantity("s")
     step_overhead_source: str
+    serial_overhead: float = quantity("s")
+    serial_overhead_source: str
 
 
 @lru_cache(maxsize=8)

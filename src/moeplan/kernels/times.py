@@ -116,6 +116,51 @@ class KernelTimes:
             answer = replace(answer, origin=worst(answer.origin, Origin.EXTRAPOLATED), source=source)
         return answer
 
+    def timed_along(
+        self,
+        form: str,
+        formats: Mapping[str, str],
+        shape: Shape,
+        *,
+        facts: Mapping[str, float],
+        engine: str,
+        exact: bool,
+    ) -> Timed | None:
+        """The same where the column that the form's tables go by, the ranks, is an array on an axis of its own.
+
+        The fit answers for all at once; what tables add is asked size by size. One origin, the worst, stands for all.
+        """
+        if self.sources.article:
+            return None
+        chosen = chosen_fit(self.catalog, self.gpu, form, formats, engine=engine, facts=facts, exact=exact)
+        if chosen is None:
+            self._nothing(form, formats)
+            return None
+        whole = self._fitted(chosen, shape)
+        speed = np.ones(np.broadcast_shapes(*(np.shape(value) for value in shape.values())))
+        columns = {name: _with_axes(value, speed.ndim) for name, value in shape.items()}
+        axis = int(np.argmax(np.shape(columns[chosen.fit.form.along])))
+        answers = []
+        for index in range(speed.shape[axis]):
+            own = {name: _taken(value, index, axis) for name, value in columns.items()}
+            measured = self._nearest_measured(chosen, form, formats, own, other_product=False)
+            answers.append(whole if measured is None else self._corrected(whole, chosen, *measured))
+            if measured is not None:
+                place = (slice(None),) * axis + (slice(index, index + 1),)
+                speed[place] = measured[1].speed
+        fitted = [answer for answer in answers if answer is whole]
+        if fitted and not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
+            self._nothing(form, formats)
+            return None
+        return replace(
+            whole,
+            speed=speed,
+            origin=worst(*(answer.origin for answer in answers)),
+            source=" | ".join(dict.fromkeys(answer.source for answer in answers)),
+            error=whole.error if fitted else None,
+            beyond=max(answer.beyond for answer in answers),
+        )
+
     def _fitted(self, chosen: Chosen, shape: Shape) -> Timed:
         """What the fit says; its error grows with the doublings that a question lies beyond the rows behind it."""
         fit = chosen.fit
@@ -201,6 +246,22 @@ class KernelTimes:
         if self.sources.may("silicon") and silicon_named() is None:
             fix += f"; silicon has no tables here: {INSTALL}"
         raise InputError("kernels", [Fault(f"{form} {named}", f"no source answers for {self.gpu.name}", fix)])
+
+
+def _with_axes(value: Real, axes: int) -> Real:
+    """A column with as many axes as all of them together; a number stays one."""
+    if np.ndim(value) == 0:
+        return value
+    found: Real = np.reshape(value, (1,) * (axes - np.ndim(value)) + np.shape(value))
+    return found
+
+
+def _taken(value: Real, index: int, axis: int) -> Real:
+    """One size's part of a column; columns that do not go along the sizes are whole."""
+    if np.ndim(value) == 0 or np.shape(value)[axis] == 1:
+        return value
+    part: Real = np.take(value, [index], axis=axis)
+    return part
 
 
 def _swapped(shape: Shape) -> dict[str, Real]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.choice import choices, chosen_fit
 from moeplan.kernels.fit import Fit, fit_of, fits_of
 from moeplan.kernels.forms.form import Kernel, Parts, Shape
 from moeplan.kernels.forms.network import message_bytes
-from moeplan.kernels.origin import worst
 from moeplan.kernels.times import KernelTimes, Timed
-from moeplan.kinds import Array, Real
+from moeplan.kinds import Real
 from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.routing.targets import distinct_targets
 from moeplan.specs.catalog import Catalog
@@ -27,7 +24,6 @@ from moeplan.specs.precision import weight_format
 Mode = Literal["low-latency", "normal", "one domain"]
 Direction = Literal["dispatch", "combine"]
 Operation = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]
-Mask = NDArray[np.bool_]
 FORMS: Final[dict[Mode, str]] = {
     "low-latency": "deepep_low_latency",
     "normal": "deepep_normal",
@@ -115,24 +111,10 @@ def asked(
     library: KernelTimes, form: str, wire: str, shape: Shape, *, backend: str, direction: Direction
 ) -> Timed | None:
     """The time of a backend's kernel, of none but that backend's; see all_to_all. ep may be an array."""
-    sizes = np.unique(shape["ep"])
-    if sizes.size == 1:
-        return _one(library, form, wire, {**shape, "ep": float(sizes[0])}, f"{backend}-{direction}")
-    names = list(shape)
-    spread = dict(
-        zip(names, np.broadcast_arrays(*(np.asarray(shape[name], dtype=float) for name in names)), strict=True)
-    )
-    parts: list[tuple[Mask, Timed]] = []
-    for size in sizes.tolist():
-        where = spread["ep"] == size
-        own: dict[str, Real] = {name: values[where] for name, values in spread.items()}
-        for name in ("ep", "per_node", "nic_rate", "nic_latency", "hidden", "top_k", "experts"):
-            own[name] = float(np.max(own[name]))
-        timed = _one(library, form, wire, own, f"{backend}-{direction}")
-        if timed is None:
-            return None
-        parts.append((where, timed))
-    return _joined(spread["ep"].shape, parts)
+    kernel = f"{backend}-{direction}"
+    if np.size(shape["ep"]) == 1:
+        return _one(library, form, wire, {**shape, "ep": float(np.max(shape["ep"]))}, kernel)
+    return _one(library, form, wire, shape, kernel)
 
 
 def traffic_of(form: str, wire: str, shape: Shape) -> Traffic:
@@ -180,7 +162,8 @@ def _one(library: KernelTimes, form: str, wire: str, shape: Shape, kernel: str) 
         known = sorted({name for names in choices(library.catalog).kernels[form].values() for name in names})
         fault = Fault("backend", f"no {kernel} is known to {form}", f"one of {', '.join(known)}")
         raise InputError("all-to-all", [fault])
-    timed = library.timed(form, formats, shape, facts=facts, engine=kernel, exact=True)
+    ask = library.timed if np.size(shape["ep"]) == 1 else library.timed_along
+    timed = ask(form, formats, shape, facts=facts, engine=kernel, exact=True)
     if timed is None or chosen is None or timed.beyond == 0.0 or not _crosses(chosen.fit, shape):
         return timed
     return _held_back(library, timed, chosen.fit, shape)
@@ -201,7 +184,8 @@ def _held_back(library: KernelTimes, timed: Timed, fit: Fit, shape: Shape) -> Ti
         return replace(timed, source=f"{timed.source}; {note}")
     gpu, other = known
     least = other.parts(library.catalog.packaged.gpu(gpu), shape)
-    slower = np.greater(least.seconds, timed.parts.seconds)
+    crosses = np.greater(shape["ep"], shape["per_node"])
+    slower = np.logical_and(crosses, np.greater(least.seconds, timed.parts.seconds))
     parts = Parts(
         seconds=np.where(slower, least.seconds, timed.parts.seconds),
         compute=timed.parts.compute,
@@ -218,26 +202,3 @@ def _of_several_nodes(catalog: Catalog, recipe: str) -> tuple[str, Fit] | None:
         if gpu in fits and fits[gpu].range["ep"][1] > fits[gpu].range["per_node"][1]:
             return gpu, fit_of(fits[gpu])
     return None
-
-
-def _joined(shape: tuple[int, ...], parts: list[tuple[Mask, Timed]]) -> Timed:
-    """The answers of several EP sizes as one; the worst of their origins and errors."""
-    names = ("seconds", "compute", "memory", "network")
-    found: Mapping[str, Array] = {name: np.zeros(shape) for name in names}
-    speed = np.ones(shape)
-    for where, timed in parts:
-        for name in names:
-            found[name][where] = getattr(timed.parts, name)
-        speed[where] = timed.speed
-    every = [timed for _, timed in parts]
-    errors = [timed.error for timed in every if timed.error is not None]
-    largest = max(errors, key=lambda error: error.median) if len(errors) == len(every) else None
-    return replace(
-        every[0],
-        parts=Parts(**found),
-        speed=speed,
-        origin=worst(*(timed.origin for timed in every)),
-        source=" | ".join(dict.fromkeys(timed.source for timed in every)),
-        error=largest,
-        beyond=max(timed.beyond for timed in every),
-    )

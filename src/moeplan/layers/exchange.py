@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from moeplan.kernels.all_to_all import Direction
 from moeplan.kinds import Real
 from moeplan.layers.ffn import experts_of
 from moeplan.layers.step import Step
 from moeplan.ops.collective import all_gather, all_reduce, reduce_scatter
 from moeplan.ops.cost import Cost
 from moeplan.ops.dispatch_combine import all_to_all
+from moeplan.routing.coverage import GroupLimit
 from moeplan.specs.deployment import ALL_REDUCE
+from moeplan.specs.exchange import exchange
 
 BF16 = 2.0
 
@@ -50,18 +53,29 @@ def combine(step: Step) -> list[Cost]:
     return costs
 
 
-def _exchange(direction: str, step: Step) -> Cost:
-    """fp8 on the way out where the experts take fp8."""
-    wire = "fp8" if step.precision.experts.computes_in == "fp8" else "bf16"
+def _exchange(direction: Direction, step: Step) -> Cost:
+    """Dispatch in what the backend sends where the experts multiply in fp8 or fp4; combine in bf16."""
+    experts = experts_of(step)
+    assert step.slots is not None, "experts have slots"
     return all_to_all(
-        "dispatch" if direction == "dispatch" else "combine",
+        direction,
         step.machine,
+        exchange(step.exchange),
         tokens=step.own_rows,
         hidden=step.model.hidden,
-        top_k=experts_of(step).top_k,
+        top_k=experts.top_k,
+        experts=step.slots.total,
         ep=step.ep,
-        dispatch=wire,
+        precision=step.precision.experts.computes_in,
+        limit=GroupLimit(count=experts.n_group, taken=experts.topk_group),
+        skew=_skew(step),
     )
+
+
+def _skew(step: Step) -> Real:
+    """What the busiest rank receives over what it does under even routing: the fits' rows were routed evenly."""
+    load = step.load()
+    return 1.0 if load is None else load.skew
 
 
 def _tensor(step: Step) -> Real:

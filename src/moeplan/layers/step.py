@@ -28,6 +28,7 @@ class Step:
     context: Real
     ep: Real
     slots: Slots | None
+    imbalance: Real = 1.0
     even: bool = False  # every rank gets the mean, not what the fullest one is sampled
     tp: int = 1
     moe_tp: int = 1
@@ -40,7 +41,14 @@ class Step:
             return None
         experts = self.model.experts
         limit = GroupLimit(count=experts.n_group, taken=experts.topk_group)
-        return expert_load(self.slots, tokens=self.tokens, top_k=experts.top_k, even=self.even, limit=limit)
+        return expert_load(
+            self.slots,
+            tokens=self.tokens,
+            top_k=experts.top_k,
+            even=self.even,
+            limit=limit,
+            imbalance=self.imbalance,
+        )
 
     @property
     def rows(self) -> Real:

@@ -1,44 +1,151 @@
-"""The two all-to-alls of expert parallelism, as DeepEP's low-latency kernels do them."""
+"""The two all-to-alls of expert parallelism, by the backend that does them."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from moeplan.errors import Fault, Unsupported
 from moeplan.kernels.all_to_all import Direction, message_bytes, wire_share
+from moeplan.kernels.wire import AllToAll, Fabric, Traffic
+from moeplan.kernels.wire import all_to_all as timed_all_to_all
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 from moeplan.ops.machine import Machine
+from moeplan.routing.coverage import NO_LIMIT, GroupLimit
+from moeplan.specs.exchange import Exchange
+
+TINY = np.finfo(float).tiny
 
 
 def all_to_all(
+    name: Direction,
+    machine: Machine,
+    exchange: Exchange,
+    *,
+    tokens: Real,
+    hidden: int,
+    top_k: int,
+    experts: Real,
+    ep: Real,
+    precision: str,
+    limit: GroupLimit = NO_LIMIT,
+    skew: Real = 1.0,
+) -> Cost:
+    """One direction of an all-to-all; tokens per rank, experts: slots in all, precision: what they multiply in.
+
+    seconds: a fitted form's (docs/wire.md), corrected by measured rows; with the article's figures rates alone.
+    While tokens cross the scale-up link SMs copy them and are taken from compute (batch article); over the NIC none
+    are, or as many as the backend's normal kernels take.
+
+    Raises Unsupported where one domain of the scale-up link does not hold the ranks.
+    """
+    wire = exchange.wire(precision) if name == "dispatch" else "bf16"
+    if machine.kernels.sources.article:
+        return _by_rates(name, machine, tokens=tokens, hidden=hidden, top_k=top_k, ep=ep, dispatch=_plain(wire))
+    domain = machine.cluster.gpu.domain
+    if exchange.mode == "one domain" and np.any(np.greater(ep, domain)):
+        fault = Fault("exchange", f"{exchange.name} reaches the {domain} GPUs of one domain", "use deepep-low-latency")
+        raise Unsupported(machine.cluster.gpu.name, [fault])
+    sent = timed_all_to_all(
+        machine.kernels,
+        Fabric.of(machine.cluster),
+        mode=exchange.mode,
+        direction=name,
+        wire=wire,
+        tokens=tokens,
+        hidden=hidden,
+        top_k=top_k,
+        experts=experts,
+        ep=ep,
+        backend=exchange.backend,
+        sms=exchange.sms or 20.0,
+        limit=limit,
+        skew=skew,
+    )
+    assert sent is not None, "only the article's figures give none"
+    return _cost(name, machine, exchange, sent, tokens=tokens, ep=ep)
+
+
+def _cost(name: Direction, machine: Machine, exchange: Exchange, sent: AllToAll, *, tokens: Real, ep: Real) -> Cost:
+    timed, traffic, several = sent.timed, sent.traffic, np.greater(ep, 1)
+    perfect = _at_line_rate(machine, traffic)
+    network = np.where(several, timed.network, 0.0)
+    seconds = np.where(several, timed.seconds, 0.0)
+    network = np.minimum(network, seconds)
+    notes = [f"for {exchange.title} stand {exchange.stands_in}"] if exchange.stands_in else []
+    return Cost(
+        name=name,
+        seconds=seconds,
+        parts={"network": network, "floor": seconds - network},
+        efficiencies={"network": np.minimum(perfect / np.maximum(network, TINY), 1.0)},
+        origin=timed.origin,
+        source="; ".join((timed.source, *notes)),
+        formula=f"{exchange.title}: start and wire of a fitted form (docs/wire.md)",
+        terms={
+            "tokens": (tokens, "per rank"),
+            "copies of a token": (traffic.copies, ""),
+            "over the link": (traffic.link, "B"),
+            "over the NIC": (traffic.nic, "B"),
+            "NIC rate": (machine.cluster.nic.line_rate * machine.cluster.nics_per_gpu, "B/s"),
+            "link": (_link(machine), "B/s"),
+            "start": (seconds - network, "s"),
+        },
+        bytes_=traffic.payload * np.where(several, 1.0, 0.0),
+        lane="network",
+        sm_share=_sm_share(machine, exchange, traffic),
+        measurable=True,
+        error=timed.error,
+    )
+
+
+def _sm_share(machine: Machine, exchange: Exchange, traffic: Traffic) -> Real:
+    """What is taken of the SMs: all, a fixed number, or what copies over the link by its share of the time."""
+    if exchange.sms_all:
+        return 1.0
+    if not exchange.hook:
+        return min(exchange.sms / machine.cluster.gpu.units, 1.0)
+    rate = machine.cluster.nic.line_rate * machine.cluster.nics_per_gpu
+    link, nic = traffic.link / _link(machine), traffic.nic / rate
+    return machine.kernels.general.scale_up_sm_share * link / np.maximum(link + nic, TINY)
+
+
+def _at_line_rate(machine: Machine, traffic: Traffic) -> Real:
+    rate = machine.cluster.nic.line_rate * machine.cluster.nics_per_gpu
+    return traffic.nic / rate + traffic.link / _link(machine)
+
+
+def _link(machine: Machine) -> float:
+    gpu = machine.cluster.gpu
+    return gpu.scale_up.bandwidth if gpu.scale_up is not None else np.inf
+
+
+def _plain(wire: str) -> str:
+    return "bf16" if wire == "bf16" else "fp8"
+
+
+def _by_rates(
     name: Direction, machine: Machine, *, tokens: Real, hidden: int, top_k: int, ep: Real, dispatch: str
 ) -> Cost:
-    """One token goes to top_k experts as top_k messages, not de-duplicated (DeepEP V1 low-latency).
+    """Latency + NIC bytes / (rate·share) + scale-up bytes / (rate·share), with shares read off DeepEP's table.
 
-    seconds = latency + NIC bytes / (rate·share) + scale-up bytes / (rate·share). Of the tokens·top_k messages a rank
-    sends, a fraction 1/ep stays, (g − 1)/ep cross the scale-up link of g GPUs, (ep − g)/ep cross the NIC. The two
-    links' times nearly add in DeepEP's measurements, since the same SMs feed both. `tokens` per rank.
-    While tokens cross the scale-up link the SMs copy and are taken from compute (batch article); over the NIC none are.
+    Of the tokens·top_k messages that a rank sends, a fraction 1/ep stays, (g − 1)/ep cross the scale-up link of g GPUs,
+    (ep − g)/ep cross the NIC.
     """
     cluster, figures = machine.cluster, machine.kernels.general
     gpu, nic = cluster.gpu, cluster.nic
     group = np.minimum(gpu.domain, ep)
     across, inside = (ep - group) / ep, (group - 1) / ep
     payload = tokens * (top_k * message_bytes(name, hidden, dispatch=dispatch))
-    sources = machine.kernels.sources
-    tables = sources.may("table") or sources.article
-    share = wire_share(name, ep, gpu, nic, figures, machine.kernels.catalog, tables=tables)
-    rate = nic.line_rate * cluster.nics_per_gpu
-    link = gpu.scale_up.bandwidth if gpu.scale_up is not None else np.inf
+    share = wire_share(name, ep, gpu, nic, figures, machine.kernels.catalog)
+    rate, link = nic.line_rate * cluster.nics_per_gpu, _link(machine)
     perfect, spent = across / rate + inside / link, across / (rate * share.nic) + inside / (link * share.scale_up)
     wire = payload * spent
     latency: Real = np.where(ep > group, nic.latency, np.where(ep > 1, figures.all_to_all_latency, 0.0))
-    seconds = latency + wire
     taken = figures.scale_up_sm_share
-    copying = payload * (taken * inside / (link * share.scale_up)) / np.maximum(seconds, np.finfo(float).tiny)
+    copying = payload * (taken * inside / (link * share.scale_up)) / np.maximum(latency + wire, TINY)
     return Cost(
         name=name,
-        seconds=seconds,
+        seconds=latency + wire,
         parts={"network": wire, "floor": latency},
         efficiencies={"network": perfect / np.where(spent > 0.0, spent, 1.0)},
         origin=share.origin,

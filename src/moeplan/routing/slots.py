@@ -68,6 +68,7 @@ class ExpertLoad:
     slots: Real
     active: Real
     mean_rows_per_slot: Real
+    skew: Real = 1.0  # its rows over those that sampling alone gives it
 
     @property
     def rows_per_active(self) -> Real:
@@ -76,7 +77,13 @@ class ExpertLoad:
 
 
 def expert_load(
-    slots: Slots, *, tokens: Real, top_k: int, even: bool = False, limit: GroupLimit = NO_LIMIT
+    slots: Slots,
+    *,
+    tokens: Real,
+    top_k: int,
+    even: bool = False,
+    limit: GroupLimit = NO_LIMIT,
+    imbalance: Real = 1.0,
 ) -> ExpertLoad:
     """Rows under uniform routing of `tokens` tokens of the whole EP group to top_k experts each.
 
@@ -84,16 +91,25 @@ def expert_load(
     1 − (1 − top_k/slots)^tokens (batch article, coverage). The fullest rank gets, on average, the mean R of a full rank
     plus z·σ + (z² − 1)/6 · σ²/R: z is what the largest of P normal numbers exceeds their mean by, σ² the variance of a
     rank's rows, more where a group limit sends several of a token's picks to one rank; the last term is for a law that
-    leans to the right as Poisson's does (Cornish-Fisher). `even` leaves the noise out. Replicas share evenly.
+    leans to the right as Poisson's does (Cornish-Fisher). `even` leaves the noise out. imbalance: what the busiest rank
+    has over the mean by heat and placement, if that is more. Replicas share evenly.
     """
     mean = tokens * (top_k / slots.total)
     per_rank = mean * slots.per_full_rank
     rows = per_rank if even else per_rank + _excess(slots, tokens=tokens, per_rank=per_rank, top_k=top_k, limit=limit)
+    sampled = rows
+    rows = np.maximum(rows, imbalance * tokens * top_k / slots.ep)
     most = tokens * np.minimum(top_k, slots.per_full_rank)  # a token goes to an expert at most once
     rows = np.minimum(rows, most)
     idle = np.exp(tokens * np.log1p(-np.minimum(top_k / slots.total, 1.0 - 1e-12)))
     active = np.minimum(slots.per_full_rank * (1.0 - idle), rows)
-    return ExpertLoad(rows=rows, slots=slots.per_full_rank, active=active, mean_rows_per_slot=mean)
+    return ExpertLoad(
+        rows=rows,
+        slots=slots.per_full_rank,
+        active=active,
+        mean_rows_per_slot=mean,
+        skew=rows / np.minimum(sampled, most),
+    )
 
 
 def _excess(slots: Slots, *, tokens: Real, per_rank: Real, top_k: int, limit: GroupLimit) -> Real:

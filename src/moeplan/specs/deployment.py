@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -19,6 +19,8 @@ CORE_FORMATS = ("bf16", "fp8")
 # How tokens reach their experts: an all-to-all by the name of its backend, or one of the two that need none.
 LOW_LATENCY, ALL_GATHER, ALL_REDUCE = "deepep-low-latency", "all-gather", "all-reduce"
 LoadName = Literal["sampled", "even"]
+HostName = Literal["overlapped", "serial"]  # whether the scheduler works on the next step while the GPUs run this one
+HOSTS: tuple[HostName, ...] = get_args(HostName)
 SCHEDULES: tuple[ScheduleName, ...] = (PLAIN, "two-batch")  # what a search tries unless told otherwise
 
 
@@ -127,7 +129,8 @@ class Deployment:
     request. Scalars, or arrays on open axes; tp and moe_tp are whole numbers. exchange: how tokens reach their experts:
     by the all-to-all of that name, by gathering all tokens on all GPUs, or, where all GPUs hold the same ones (dp = 1),
     by adding up. redundant: replicas of experts; None fills every rank. load: sampled takes the fullest rank under
-    uniform routing, even the mean.
+    uniform routing, even the mean. imbalance: rows of the busiest rank over the mean as measured or as loads and
+    placement make it; sampling alone is never below it. host: whether scheduling hides behind the step before.
     """
 
     batch: Real
@@ -139,6 +142,8 @@ class Deployment:
     schedule: ScheduleName = PLAIN
     redundant: int | None = None
     load: LoadName = "sampled"
+    imbalance: Real = 1.0
+    host: HostName = "overlapped"
     tp: int = 1
     moe_tp: int = 1
     exchange: str = LOW_LATENCY
@@ -258,6 +263,10 @@ def _other_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
     for name, factor in deployment.corrections.items():
         if not 0 < factor < 1e6:
             yield Fault(f"correct.{name}", f"factor {factor:g}", "give a positive factor")
+    if deployment.host not in HOSTS:
+        yield Fault("host", f"unknown {deployment.host!r}", f"one of {', '.join(HOSTS)}")
+    if not np.all(np.greater_equal(deployment.imbalance, 1.0)):
+        yield Fault("imbalance", f"is {deployment.imbalance}", "give the busiest rank over the mean, 1 or more")
     if deployment.redundant and model.experts is None:
         yield Fault("redundant", f"{model.name} has no experts", "leave it out")
     if deployment.precision.core.name not in CORE_FORMATS:

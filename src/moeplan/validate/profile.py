@@ -113,6 +113,7 @@ def _predict(catalog: Catalog, setup: Setup) -> Prediction:
         context=setup.context,
         drafts=setup.mtp,
         schedule=setup.schedule,
+        load="even",  # «an absolutely balanced MoE routing strategy» (deepseek-ai/profile-data, README)
         precision=Precision.of(model),
         acceptance=Acceptance.geometric(setup.acceptance, setup.mtp, setup.source),
     )

@@ -1,4 +1,4 @@
-"""Write the tables of docs/kernel-times.md and docs/kernel-residuals.md anew from the packaged fits; the prose is kept.
+"""Write the tables of docs/kernel-times.md, kernel-residuals.md and wire.md anew from the packaged fits; prose is kept.
 
 A table stands between «<!-- NAME: … -->» and «<!-- end of NAME -->». Run by hand after a change of the fits:
 PYTHONPATH=src .venv/bin/python .ci/kernel_page.py
@@ -13,13 +13,21 @@ from moeplan.kernels.choice import generation
 from moeplan.kernels.fit import FitError, FitFile, read_fit
 from moeplan.kernels.forms.catalog import FORMS
 from moeplan.specs.catalog import Catalog
+from moeplan.validate.observed_scores import score_observed
 
 TIMES, RESIDUALS = pathlib.Path("docs/kernel-times.md"), pathlib.Path("docs/kernel-residuals.md")
+WIRE = pathlib.Path("docs/wire.md")
+NETWORK = ("deepep_low_latency", "deepep_normal", "nvlink_all_to_all", "all_reduce", "nccl")  # the forms of that page
+COMPUTE = tuple(form for form in FORMS if form not in NETWORK)
 FITS = pathlib.Path("src/moeplan/data/kernels/fits")
 CHIPS = ("h100", "h200", "h800", "h20", "b200", "gb200", "b300", "gb300", "a100-80", "l40s", "rtx-pro-6000")
-NAMES = ("H100", "H200", "H800", "H20", "B200", "GB200", "B300", "GB300", "A100", "L40S", "RTX PRO")
+CHIPS += ("mi300x", "mi355x")
+NAMES = ("H100", "H200", "H800", "H20", "B200", "GB200", "B300", "GB300", "A100", "L40S", "RTX PRO", "MI300X", "MI355X")
 HEADS = dict(zip(CHIPS, NAMES, strict=True))
-OTHERS = {"hopper": CHIPS[4:], "blackwell": ("b300", "gb300", *CHIPS[9:])}  # whose parameters are shown on which others
+OTHERS = {
+    "hopper": CHIPS[4:11],
+    "blackwell": ("b300", "gb300", *CHIPS[9:11]),
+}  # whose parameters are shown on which others
 GDDR = ("l40s", "rtx-pro-6000")
 FEW = 100  # rows below which a figure is marked
 
@@ -49,6 +57,12 @@ BARS = (
     Bar("MLA prefill", 6.5, r"mla_prefill\..*"),
     Bar("MLA module", 6, r"mla_module\..*"),
 )
+WIRE_BARS = (
+    Bar("DeepEP, low latency", 8, r"deepep_low_latency\..*\.deepep-(dispatch|combine)"),
+    Bar("DeepEP, normal", 11, r"deepep_normal\..*\.deepep-(dispatch|combine)"),
+    Bar("all-reduce", 6, r"all_reduce\..*"),
+    Bar("NCCL", 10, r"nccl\..*"),
+)
 
 
 class Case(NamedTuple):
@@ -73,9 +87,14 @@ def main() -> None:
     carried = [
         Case(recipe, chip, each.error, each.of) for (chip, recipe), file in single.items() for each in file.carried
     ]
-    tables = {"errors": _errors(own), "carried": _carried(carried), "gddr": _gddr(own, carried)}
+    wire, wired = ([case for case in cases if case.recipe.split(".")[0] in NETWORK] for cases in (own, carried))
+    own, carried = ([case for case in cases if case.recipe.split(".")[0] in COMPUTE] for cases in (own, carried))
+    tables = {"errors": _errors(own, COMPUTE), "carried": _carried(carried, COMPUTE), "gddr": _gddr(own, carried)}
     _write(TIMES, tables)
-    _write(RESIDUALS, {"bars": _bars(own, carried), "misses": _misses(own), "left out": _left_out(carried)})
+    _write(RESIDUALS, {"bars": _bars(own, carried), "misses": _misses(own, BARS), "left out": _left_out(carried)})
+    bars = [_bar_row(bar.text, bar.percent, _of_bar(bar, wire)) for bar in WIRE_BARS]
+    tables = {"errors": _errors(wire, NETWORK), "carried": _carried(wired, NETWORK), "bars": [*BAR_HEAD, *bars]}
+    _write(WIRE, tables | {"misses": _misses(wire, WIRE_BARS), "observed": _observed()})
     _check(files)
 
 
@@ -92,9 +111,9 @@ def _write(page: pathlib.Path, tables: dict[str, list[str]]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def _errors(own: list[Case]) -> list[str]:
+def _errors(own: list[Case], forms: tuple[str, ...]) -> list[str]:
     lines = []
-    for form in FORMS:
+    for form in forms:
         cases = [case for case in own if case.recipe.startswith(f"{form}.")]
         cells = {(case.recipe, case.chip): _both(case.error) for case in cases}
         chips = [chip for chip in CHIPS if any(case.chip == chip for case in cases)]
@@ -105,7 +124,7 @@ def _errors(own: list[Case]) -> list[str]:
     return lines[:-1]
 
 
-def _carried(carried: list[Case]) -> list[str]:
+def _carried(carried: list[Case], forms: tuple[str, ...]) -> list[str]:
     """Per chip and where the parameters came from: median over kernels of the medians, and the worst kernel's."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in carried:
@@ -113,18 +132,18 @@ def _carried(carried: list[Case]) -> list[str]:
             groups.setdefault((case.chip, source), []).append(case)
     rows = []
     for (chip, source), cases in groups.items():
-        by_form = {form: [c.error.median for c in cases if c.recipe.startswith(f"{form}.")] for form in FORMS}
+        by_form = {form: [c.error.median for c in cases if c.recipe.startswith(f"{form}.")] for form in forms}
         cells = [_median_and_worst(found) for found in by_form.values()]
         every = statistics.median(case.median for case in cases)
         rows.append((every, _row(f"{HEADS[chip]} from {source}", [f"{every:.1f}", *cells])))
-    heads = ["all", *FORMS]
+    heads = ["all", *forms]
     return [*_head("chip", heads), *(row for _, row in sorted(rows, reverse=True))]
 
 
 def _gddr(own: list[Case], carried: list[Case]) -> list[str]:
     lines = _head("chip and form", ["own", "from Hopper", "from Blackwell", "from the other GDDR card"])
     for chip in GDDR:
-        for form in FORMS:
+        for form in COMPUTE:
             start = f"{form}."
             mine = [case for case in carried if case.chip == chip and case.recipe.startswith(start)]
             sources = (
@@ -137,11 +156,14 @@ def _gddr(own: list[Case], carried: list[Case]) -> list[str]:
     return lines
 
 
+BAR_HEAD = [
+    "| bar, on held-out shapes | % | reached (median of the kernels, best to worst) | verdict |",
+    "|---|---:|---:|---|",
+]
+
+
 def _bars(own: list[Case], carried: list[Case]) -> list[str]:
-    lines = [
-        "| bar, on held-out shapes | % | reached (median of the kernels, best to worst) | verdict |",
-        "|---|---:|---:|---|",
-    ]
+    lines = [*BAR_HEAD]
     for bar in BARS:
         lines.append(_bar_row(bar.text, bar.percent, _of_bar(bar, own)))
     ways = (
@@ -161,9 +183,9 @@ def _bar_row(text: str, percent: float, cases: list[Case]) -> str:
     return f"| {text} | {percent:g} | {reached} | {verdict} |"
 
 
-def _misses(own: list[Case]) -> list[str]:
+def _misses(own: list[Case], bars: tuple[Bar, ...]) -> list[str]:
     """Every kernel and chip past its bar, worst first."""
-    found = [(case, bar) for bar in BARS for case in _of_bar(bar, own) if case.median > bar.percent]
+    found = [(case, bar) for bar in bars for case in _of_bar(bar, own) if case.median > bar.percent]
     found.sort(key=lambda item: item[0].median / item[1].percent, reverse=True)
     lines = _head("kernel", ["chip", "bar %", "median / p90", "bias"])
     for case, bar in found:
@@ -186,6 +208,15 @@ def _left_out(carried: list[Case]) -> list[str]:
     for case, bar in found:
         from_, bias = " + ".join(HEADS[chip] for chip in case.of), f"{100 * case.error.bias:+.1f}"
         lines.append(_row(case.recipe, [HEADS[case.chip], from_, f"{bar:g}", _both(case.error), bias]))
+    return lines
+
+
+def _observed() -> list[str]:
+    """Published rows beside the fits alone, by backend and mode."""
+    lines = _head("backend and mode", ["rows", "median / p90", "bias"])
+    for item in score_observed(Catalog.standard(None)):
+        cells = [str(item.n), f"{100 * item.median:.1f} / {100 * item.p90:.0f}", f"{100 * item.bias:+.1f}"]
+        lines.append(_row(item.family, cells))
     return lines
 
 

@@ -130,3 +130,18 @@ def test_again_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 def test_again_of_an_unknown_recipe_names_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
     run("again", FLASHINFER.replace("flash", "flahs"), code=2)
     assert "did you mean gqa_decode.bf16-fp8.flashinfer" in capsys.readouterr().err
+
+
+def test_a_suspect_table_is_written_only_when_forced(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, *rows = table.read_text().splitlines()
+    slow = [",".join([*row.split(",")[:-1], repr(8 * float(row.split(",")[-1]))]) for row in rows]
+    table.write_text("\n".join([head, *slow, ""]))
+    run("kernels", str(table), "--data", str(tmp_path))
+    text = capsys.readouterr().out
+    assert "of the expected speed" in text
+    assert "written:" not in text
+    assert not (tmp_path / WRITTEN).exists()
+    run("kernels", str(table), "--data", str(tmp_path), "--force")
+    assert (tmp_path / WRITTEN).is_file()

@@ -160,3 +160,13 @@ def test_every_file_that_is_no_table_of_a_kernel_is_named(tmp_path: Path) -> Non
     assert text.count("'Z9000' is no GPU of the catalog") == 2
     assert "did you mean gemm_fp8" in text
     assert "column 'k' is missing" in text
+
+
+@pytest.mark.parametrize(("factor", "suspect"), [(1.4, False), (8.0, True)])
+def test_less_than_half_the_expected_speed_is_the_machines_fault(tmp_path: Path, factor: float, suspect: bool) -> None:
+    """A bandwidth far below what the same chip reached elsewhere is a warning, not a new efficiency."""
+    table = write(tmp_path / "kernels" / "h200" / "gemm_fp8.csv", slower("h200", factor))
+    (found,) = calibrate_tables(Catalog.standard(tmp_path), [table])
+    assert found.ratio is not None
+    assert found.suspect is suspect
+    assert (found.ratio < 0.5) is suspect

@@ -15,6 +15,7 @@ import numpy as np
 
 from moeplan.kernels.fit import Fit
 from moeplan.kernels.forms.form import Shape
+from moeplan.kernels.forms.network import USUAL
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.surface import Surface
 from moeplan.kinds import Array, Real
@@ -56,7 +57,8 @@ def _alone(shape: Shape) -> Real:
 
 
 _ROUTED: Final = ("hidden", "top_k", "experts")
-_FABRIC: Final = ("ep", "per_node", "nic_rate", "nic_latency")
+_ROUTING: Final = tuple(USUAL)
+_FABRIC: Final = ("ep", "per_node", "nic_rate", "nic_latency", *_ROUTING)
 AXES: Final[dict[str, Axes]] = {
     "gemm": Axes(names=("n", "k"), series=_one, line=lambda shape: shape["m"]),
     "batched_gemm": Axes(names=("n", "k"), series=lambda shape: shape["copies"], line=lambda shape: shape["m"]),
@@ -75,7 +77,7 @@ AXES: Final[dict[str, Axes]] = {
     "deepep_normal": Axes(
         names=(*_FABRIC, *_ROUTED), series=lambda shape: shape["sms"], line=_tokens, kept=len(_FABRIC)
     ),
-    "nvlink_all_to_all": Axes(names=("ep", *_ROUTED), series=_alone, line=_tokens, kept=1),
+    "nvlink_all_to_all": Axes(names=("ep", *_ROUTING, *_ROUTED), series=_alone, line=_tokens, kept=1 + len(_ROUTING)),
     "all_reduce": Axes(names=("ranks",), series=_alone, line=lambda shape: shape["bytes"], kept=1),
     "nccl": Axes(names=("ranks",), series=_alone, line=lambda shape: shape["bytes"], kept=1),
 }
@@ -121,7 +123,7 @@ class Correction:
 
     def at(self, shape: Shape) -> Corrected:
         """The correction at a shape, whose naming columns are numbers, not arrays."""
-        wanted = tuple(float(np.max(shape[name])) for name in self.axes.names)
+        wanted = tuple(float(np.max(_named(shape, name))) for name in self.axes.names)
         found, distance = self._nearest(wanted)
         speed, origin = self._surface(found).at(self.axes.series(shape), self.axes.line(shape))
         return Corrected(speed=speed, origin=max(origin, self.best_origin), distance=distance, nearest=found)
@@ -142,10 +144,14 @@ class Correction:
         return tuple(names[place].tolist()), float(distance[place])
 
 
+def _named(shape: Shape, name: str) -> Real:
+    return shape[name] if name in shape else USUAL[name]
+
+
 def points_of(gpu: Gpu, shape: Shape, seconds: Array, fit: Fit) -> dict[tuple[float, ...], list[Point]]:
     """Measured rows by the columns that name a surface: its two axes, and fitted over measured time."""
     axes = AXES[fit.form.name]
-    columns = (*(shape[name] for name in axes.names), axes.series(shape), axes.line(shape))
+    columns = (*(_named(shape, name) for name in axes.names), axes.series(shape), axes.line(shape))
     rows = [np.broadcast_to(column, seconds.shape).tolist() for column in columns]
     speed = (np.broadcast_to(fit.parts(gpu, shape).seconds, seconds.shape) / seconds).tolist()
     points: dict[tuple[float, ...], list[Point]] = {}

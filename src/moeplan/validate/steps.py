@@ -73,7 +73,7 @@ def compare_steps(catalog: Catalog) -> StepScores:
         try:
             rows.append(_compare(catalog, row))
         except InputError as error:
-            faults += [Fault(f"{row['name']}: {fault.where}", fault.problem, fault.fix) for fault in error.faults]
+            faults += [Fault(f"{row['name']}: {fault.path}", fault.problem, fault.fix) for fault in error.faults]
     if faults:
         raise InputError(TABLE, faults)
     left_out = tuple((row["name"], row["left_out"]) for row in published(catalog) if row["left_out"])

@@ -69,8 +69,8 @@ def test_the_sums_of_a_layer_are_there_and_nothing_is_sent() -> None:
 
 def test_gathering_moves_every_token_everywhere() -> None:
     few, many = (costs(step(predictor(), batch=batch, exchange=ALL_GATHER)) for batch in (256, 512))
-    link = 0.63 * 450e9  # bytes/s, as general.yaml has it
-    assert many["gather_tokens"] - few["gather_tokens"] == pytest.approx(7 / 8 * 8 * 256 * 7168 * 2 / link, rel=0.01)
+    rate = 7 / 8 * 8 * 256 * 7168 * 2 / (many["gather_tokens"] - few["gather_tokens"])
+    assert 0.6 < rate / 450e9 < 0.95  # of the link in one direction
 
 
 def test_an_attention_rank_of_two_gathers_what_it_scattered() -> None:

@@ -56,7 +56,7 @@ def test_the_document_holds_every_batch_asked(capsys: pytest.CaptureFixture[str]
     chains = found["chains"]
     assert chains["batch"] == [1, 8, 64, 65, 66]
     assert {len(column) for column in chains.values()} == {5}
-    assert found["limits"]["B_SLA"] == found["best_by_model"]["batch"] == 77
+    assert found["limits"]["B_SLA"] == found["best_by_model"]["batch"] == 78
     assert found["binds"] == "B_SLA"
     assert chains["hiding_gains_at_most"][2] == pytest.approx(1 / (1 - chains["wire_share"][2]))
     assert chains["coverage"][0] == pytest.approx(1 - (1 - 8 / 256) ** 32)

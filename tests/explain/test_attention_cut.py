@@ -35,7 +35,7 @@ def asked(
 
 @pytest.mark.parametrize(
     ("name", "batch", "context", "least"),
-    [("deepseek-v3", 128, 5000, 0.0), ("deepseek-v3", 64, 60_000, 0.0), ("qwen3-30b-a3b", 32, 500, 0.04)],
+    [("deepseek-v3", 128, 5000, 0.0), ("deepseek-v3", 64, 60_000, 0.0), ("qwen3-30b-a3b", 32, 500, 0.01)],
 )
 def test_the_best_cut_against_all(name: str, batch: int, context: int, least: float) -> None:
     """DeepSeek's own cut is the best of DeepSeek-V3 here; a model with a light attention gains by another."""

@@ -239,7 +239,7 @@ def test_the_limit_of_a_small_sparse_model_is_its_messages_on_a_slow_network(sch
     assert found["one perfect kernel"] == pytest.approx(wire, rel=1e-9)
     for nothing in ("operators apart", "micro-batches", "fullest rank", "tile padding", "kernel efficiency"):
         assert found[nothing] == pytest.approx(0, abs=1e-12)  # all of it runs beside the wire
-    assert found["exposed communication"] >= wire * (1 - 1e-9)  # the card reaches half of its line
+    assert 0.05 * wire < found["exposed communication"] < 0.3 * wire  # no card reaches all of its line
 
 
 def test_the_limit_inside_a_node_is_the_links_rate() -> None:

@@ -472,7 +472,7 @@ def test_strict_is_content_where_every_kernel_was_measured_or_fitted(gpu: str, f
 def test_strict_names_every_kernel_that_is_assumed() -> None:
     with pytest.raises(Unsupported) as caught:
         _strict("qwen3-235b-a22b", "h200").evaluate(_deployment("qwen3-235b-a22b"))  # its experts are bf16
-    assert [fault.path for fault in caught.value.faults] == ["routed_gate_up", "routed_down"]
+    assert [fault.path for fault in caught.value.faults] == ["dispatch", "routed_gate_up", "routed_down"]
     assert all("another precision's kernel" in fault.problem for fault in caught.value.faults)
     with pytest.raises(Unsupported) as caught:
         _strict("deepseek-v3", "mi300x").evaluate(_deployment("deepseek-v3"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moeplan.cli.options import (
     MOST_DRAFTS,
@@ -135,6 +135,7 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Spac
         layouts=named_layouts(names(question.layout, "--layout")),
         tps=whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
     )
+    space = replace(space, layouts=_answered(predictor, space))
     if space.size > MOST_CONFIGURATIONS:
         fix = f"narrow --gpus, --max-batch or --mtp; at most {MOST_CONFIGURATIONS:,} are searched per cluster"
         raise InputError("options", [Fault("--gpus", f"spans {space.size:,} configurations", fix)])
@@ -143,6 +144,26 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Spac
             "options", [Fault("--schedule", "leaves nothing to try", "two-batch needs --max-batch of 2 or more")]
         )
     return space
+
+
+def _answered(predictor: Predictor, space: Space) -> tuple[str, ...]:
+    """The layouts for whose kernels and wires the allowed sources answer, on this GPU.
+
+    Raises Unsupported, naming every reason, when there is none.
+    """
+    found: list[str] = []
+    faults: list[Fault] = []
+    for layout in space.layouts:
+        try:
+            for piece in replace(space, layouts=(layout,), schedules=(PLAIN,), batches=space.batches[:1]).pieces():
+                predictor.evaluate(piece)
+        except InputError as error:
+            faults.extend(fault for fault in error.faults if fault not in faults)
+        else:
+            found.append(layout)
+    if not found:
+        raise Unsupported(predictor.machine.cluster.gpu.name, faults)
+    return tuple(found)
 
 
 def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:

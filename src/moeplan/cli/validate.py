@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from moeplan.cli.options import data_option, json_option, positive, print_json
-from moeplan.report.document import document
+from moeplan.report.document import document, plain
 from moeplan.specs.catalog import Catalog
 from moeplan.validate.profile import ProfileComparison, compare_profile
 
@@ -70,6 +70,29 @@ def kernels(
     from moeplan.report.tables import console
 
     print_kernels(console(), scores, worst=worst)
+    return 0
+
+
+@command.command("steps")
+@data_option
+@json_option
+def steps(data: str | None, as_json: bool) -> int:
+    """Published decode steps of whole deployments, predicted beside measured, and the median of the errors."""
+    from moeplan.validate.steps import compare_steps
+
+    scores = compare_steps(Catalog.standard(data))
+    if as_json:
+        content = {
+            "rows": [{**plain(row), "error": row.error} for row in scores.rows],
+            "median": {group: scores.median(group) for group in scores.groups} | {"all": scores.median()},
+            "left_out": [{"name": name, "why": why} for name, why in scores.left_out],
+        }
+        print_json(document("validate-steps", content))
+        return 0
+    from moeplan.report.steps_report import print_steps
+    from moeplan.report.tables import console
+
+    print_steps(console(), scores)
     return 0
 
 

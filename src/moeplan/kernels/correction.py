@@ -21,6 +21,8 @@ from moeplan.kernels.surface import Surface
 from moeplan.kinds import Array, Real
 from moeplan.specs.gpu import Gpu
 
+LOOSE: Final = ("nic_rate", "nic_latency")  # of a fabric: figures that cards of one kind have alike, not the same
+ALIKE: Final = math.log(1.025)
 Point = tuple[float, float, float]  # series, line, fitted over measured time
 NEAR: Final = math.log(4.0)  # a weight shape counts as near a measured one when its sides differ by less than 4x in all
 
@@ -108,6 +110,7 @@ class Correction:
     of_both: bool = False  # the rows time both products of an expert together
     packaged: bool = True  # measured on the packaged chip of that name, not by the user
     _built: dict[tuple[float, ...], Surface] = field(default_factory=dict)
+    _asked: dict[tuple[float, ...], tuple[tuple[float, ...], float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, title: str, gpu: Gpu, shape: Shape, seconds: Array, fit: Fit, best: Origin) -> Correction:
@@ -123,10 +126,21 @@ class Correction:
 
     def at(self, shape: Shape) -> Corrected:
         """The correction at a shape, whose naming columns are numbers, not arrays."""
-        wanted = tuple(float(np.max(_named(shape, name))) for name in self.axes.names)
-        found, distance = self._nearest(wanted)
+        found, distance = self.nearest(shape)
         speed, origin = self._surface(found).at(self.axes.series(shape), self.axes.line(shape))
         return Corrected(speed=speed, origin=max(origin, self.best_origin), distance=distance, nearest=found)
+
+    def values(self, name: str) -> frozenset[float]:
+        """What a naming column holds in this table."""
+        place = self.axes.names.index(name)
+        return frozenset(key[place] for key in self.points)
+
+    def nearest(self, shape: Shape) -> tuple[tuple[float, ...], float]:
+        """The name of the nearest surface and how far it is, see Corrected."""
+        wanted = tuple(float(np.max(_named(shape, name))) for name in self.axes.names)
+        if wanted not in self._asked:
+            self._asked[wanted] = self._nearest(wanted)
+        return self._asked[wanted]
 
     def _surface(self, name: tuple[float, ...]) -> Surface:
         if name not in self._built:
@@ -139,7 +153,9 @@ class Correction:
         names = np.array(list(self.points))
         apart = np.abs(np.log(names / np.array(wanted)))
         kept = self.axes.kept
-        distance = np.where(apart[:, :kept].any(axis=1), np.inf, apart[:, kept:].sum(axis=1))
+        allowed = [ALIKE if name in LOOSE else 0.0 for name in self.axes.names[:kept]]
+        other = (apart[:, :kept] > np.array(allowed)).any(axis=1)
+        distance = np.where(other, np.inf, apart[:, kept:].sum(axis=1))
         place = int(np.lexsort((*names.T[::-1], distance))[0])
         return tuple(names[place].tolist()), float(distance[place])
 

@@ -22,7 +22,7 @@ from moeplan.kernels.recipe import RowSource
 from moeplan.kernels.rows import rows_of
 from moeplan.kernels.silicon_place import INSTALL, silicon_named
 from moeplan.kernels.sources import ALL, KernelSources
-from moeplan.kinds import Real
+from moeplan.kinds import Array, Real
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import EDITED, Gpu
 
@@ -111,10 +111,7 @@ class KernelTimes:
         elif not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
             self._nothing(form, formats)
             return None
-        if any(why == EDITED and path not in NO_KERNEL for path, why in self.gpu.assumed.items()):
-            source = f"{answer.source} (on an edited chip)"
-            answer = replace(answer, origin=worst(answer.origin, Origin.EXTRAPOLATED), source=source)
-        return answer
+        return self._as_edited(answer, on_wire=bool(chosen.fit.form.along))
 
     def timed_along(
         self,
@@ -137,29 +134,48 @@ class KernelTimes:
             self._nothing(form, formats)
             return None
         whole = self._fitted(chosen, shape)
-        speed = np.ones(np.broadcast_shapes(*(np.shape(value) for value in shape.values())))
-        columns = {name: _with_axes(value, speed.ndim) for name, value in shape.items()}
-        axis = int(np.argmax(np.shape(columns[chosen.fit.form.along])))
-        answers = []
-        for index in range(speed.shape[axis]):
+        full = np.broadcast_shapes(*(np.shape(value) for value in shape.values()))
+        speed: Array | None = None
+        columns = {name: _with_axes(value, len(full)) for name, value in shape.items()}
+        along = chosen.fit.form.along
+        axis = int(np.argmax(np.shape(columns[along])))
+        # Ranks are a column that a table must hold as it is: other sizes are the fit's alone.
+        tables = self._corrections(chosen, form, formats)
+        known = frozenset().union(*(table.values(along) for table in tables))
+        answers = [whole]
+        sizes = np.ravel(columns[along]).tolist()
+        for index, size in enumerate(sizes):
+            if size not in known:
+                continue
             own = {name: _taken(value, index, axis) for name, value in columns.items()}
             measured = self._nearest_measured(chosen, form, formats, own, other_product=False)
-            answers.append(whole if measured is None else self._corrected(whole, chosen, *measured))
             if measured is not None:
+                answers.append(self._corrected(whole, chosen, *measured))
                 place = (slice(None),) * axis + (slice(index, index + 1),)
+                speed = np.ones(full) if speed is None else speed
                 speed[place] = measured[1].speed
-        fitted = [answer for answer in answers if answer is whole]
+        fitted = len(answers) <= len(sizes)
+        answers = answers if fitted else answers[1:]
         if fitted and not self.sources.may("fitted" if chosen.origin is Origin.FITTED else "assumed"):
             self._nothing(form, formats)
             return None
-        return replace(
+        found = replace(
             whole,
-            speed=speed,
+            speed=1.0 if speed is None else speed,
             origin=worst(*(answer.origin for answer in answers)),
             source=" | ".join(dict.fromkeys(answer.source for answer in answers)),
             error=whole.error if fitted else None,
             beyond=max(answer.beyond for answer in answers),
         )
+        return self._as_edited(found, on_wire=True)
+
+    def _as_edited(self, answer: Timed, *, on_wire: bool) -> Timed:
+        """On a chip edited by hand, nothing is sure that its figures reach; a collective's time only by its link."""
+        paths = [path for path, why in self.gpu.assumed.items() if why == EDITED and path not in NO_KERNEL]
+        if not any(path.startswith("scale_up") or not on_wire for path in paths):
+            return answer
+        source = f"{answer.source} (on an edited chip)"
+        return replace(answer, origin=worst(answer.origin, Origin.EXTRAPOLATED), source=source)
 
     def _fitted(self, chosen: Chosen, shape: Shape) -> Timed:
         """What the fit says; its error grows with the doublings that a question lies beyond the rows behind it."""
@@ -207,11 +223,12 @@ class KernelTimes:
         """The first table that has the very weight shape, else the first that has a near one."""
         near = None
         for correction in self._corrections(chosen, form, formats):
-            found = correction.at(_swapped(shape) if other_product and correction.of_both else shape)
-            if found.distance == 0:
-                return correction, found
-            if near is None and found.distance <= correction.axes.near:
-                near = correction, found
+            asked = _swapped(shape) if other_product and correction.of_both else shape
+            _, distance = correction.nearest(asked)
+            if distance == 0:
+                return correction, correction.at(asked)
+            if near is None and distance <= correction.axes.near:
+                near = correction, correction.at(asked)
         return near
 
     def _corrections(self, chosen: Chosen, form: str, formats: Mapping[str, str]) -> Iterator[Correction]:

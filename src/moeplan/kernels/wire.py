@@ -19,6 +19,7 @@ from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.routing.targets import distinct_targets
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
+from moeplan.specs.gpu import EDITED
 from moeplan.specs.precision import weight_format
 
 Mode = Literal["low-latency", "normal", "one domain"]
@@ -30,6 +31,7 @@ FORMS: Final[dict[Mode, str]] = {
     "one domain": "nvlink_all_to_all",
 }
 USUAL_SMS: Final = 20.0  # that DeepEP's normal kernels take by default
+REACHED: Final = 40 * 2**30 / 50e9  # share of its line that ConnectX-7 reaches, whose rows are behind most fits
 FARTHEST: Final = ("h200", "h100")  # whose rows of several nodes hold the others back that have none
 
 
@@ -43,9 +45,11 @@ class Fabric:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Fabric:
-        """The fabric of a cluster."""
+        """The fabric of a cluster; an effective rate set by hand stands for the line that would reach it."""
         nic = cluster.nic
-        rate = nic.line_rate * cluster.nics_per_gpu
+        by_hand = nic.assumed.get("effective_rate") == EDITED
+        rate = min(nic.effective_rate / REACHED, nic.line_rate) if by_hand else nic.line_rate
+        rate *= cluster.nics_per_gpu
         return cls(per_node=float(cluster.gpu.domain), nic_rate=rate, nic_latency=nic.latency)
 
 
@@ -57,6 +61,8 @@ class Traffic:
     stays: Real
     link: Real
     nic: Real
+    near: Real = 0.0  # the same two of one token: they depend on the ranks alone
+    far: Real = 0.0
 
     @property
     def payload(self) -> Real:
@@ -96,6 +102,7 @@ def all_to_all(
     bytes of the busiest rank over the mean. limit: of the router, which narrows where a token's copies go. Raises
     InputError where no fit of that backend is known, or none may answer.
     """
+    limit = NO_LIMIT if mode == "low-latency" else limit  # a message per expert, wherever the experts lie
     shape: dict[str, Real] = {"tokens": tokens, "hidden": hidden, "top_k": top_k, "experts": experts, "ep": ep}
     shape |= {"skew": skew, "groups": float(limit.count), "top_groups": float(limit.taken), "sms": sms}
     shape |= {"per_node": fabric.per_node, "nic_rate": fabric.nic_rate, "nic_latency": fabric.nic_latency}
@@ -121,18 +128,28 @@ def traffic_of(form: str, wire: str, shape: Shape) -> Traffic:
     """Bytes that a rank sends, by where they go: every message of a low-latency kernel, else one per place."""
     kernel = Kernel(formats={"wire": weight_format(wire)})
     ep, skew = np.asarray(shape["ep"], dtype=float), shape.get("skew", 1.0)
-    size = message_bytes(kernel, shape["hidden"], shape["combine"]) * shape["tokens"] * skew
+    tokens = shape["tokens"]
+    size = message_bytes(kernel, shape["hidden"], shape["combine"]) * skew
     group = np.minimum(shape.get("per_node", ep), ep)
     if form == "deepep_low_latency":
         every = size * shape["top_k"]
         near, far = every * (group - 1.0) / ep, every * (ep - group) / ep
-        return Traffic(copies=shape["top_k"] + 0.0 * ep, stays=every / ep, link=near, nic=far)
+        return Traffic(
+            copies=shape["top_k"] + 0.0 * ep,
+            stays=tokens * (every / ep),
+            link=tokens * near,
+            nic=tokens * far,
+            near=near,
+            far=far,
+        )
     law = {"experts": shape["experts"], "top_k": shape["top_k"]}
     law |= {"groups": shape.get("groups", 1.0), "top_groups": shape.get("top_groups", 1.0)}
     copies = distinct_targets(ep, **law)
     count = np.maximum(ep / group, 1.0)
     far = size * distinct_targets(count, **law) * (1.0 - 1.0 / count)
-    return Traffic(copies=copies, stays=size * copies / ep, link=size * copies * (1.0 - 1.0 / group), nic=far)
+    near = size * copies * (1.0 - 1.0 / group)
+    stays = tokens * (size * copies / ep)
+    return Traffic(copies=copies, stays=stays, link=tokens * near, nic=tokens * far, near=near, far=far)
 
 
 def all_reduce(library: KernelTimes, *, bytes_: Real, ranks: float, engine: str = "") -> Timed | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from moeplan.kernels.all_to_all import Direction
 from moeplan.kinds import Real
 from moeplan.layers.ffn import experts_of
@@ -74,6 +76,8 @@ def _exchange(direction: Direction, step: Step) -> Cost:
 
 def _skew(step: Step) -> Real:
     """What the busiest rank receives over what it does under even routing: the fits' rows were routed evenly."""
+    if np.ndim(step.imbalance) == 0 and step.imbalance == 1.0:
+        return 1.0
     load = step.load()
     return 1.0 if load is None else load.skew
 

@@ -6,13 +6,16 @@ import numpy as np
 
 from moeplan.errors import Fault, Unsupported
 from moeplan.kernels.all_to_all import Direction, message_bytes, wire_share
+from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.wire import AllToAll, Fabric, Traffic
 from moeplan.kernels.wire import all_to_all as timed_all_to_all
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 from moeplan.ops.machine import Machine
 from moeplan.routing.coverage import NO_LIMIT, GroupLimit
+from moeplan.specs.cluster import Nic
 from moeplan.specs.exchange import Exchange
+from moeplan.specs.gpu import EDITED
 
 TINY = np.finfo(float).tiny
 
@@ -69,16 +72,16 @@ def all_to_all(
 def _cost(name: Direction, machine: Machine, exchange: Exchange, sent: AllToAll, *, tokens: Real, ep: Real) -> Cost:
     timed, traffic, several = sent.timed, sent.traffic, np.greater(ep, 1)
     perfect = _at_line_rate(machine, traffic)
-    network = np.where(several, timed.network, 0.0)
-    seconds = np.where(several, timed.seconds, 0.0)
-    network = np.minimum(network, seconds)
+    alone = not np.all(several)
+    seconds = np.where(several, timed.seconds, 0.0) if alone else timed.seconds
+    network = np.minimum(timed.network, seconds)
     notes = [f"for {exchange.title} stand {exchange.stands_in}"] if exchange.stands_in else []
     return Cost(
         name=name,
         seconds=seconds,
         parts={"network": network, "floor": seconds - network},
         efficiencies={"network": np.minimum(perfect / np.maximum(network, TINY), 1.0)},
-        origin=timed.origin,
+        origin=worst(timed.origin, *_of_edits(machine.cluster.nic)),
         source="; ".join((timed.source, *notes)),
         formula=f"{exchange.title}: start and wire of a fitted form (docs/wire.md)",
         terms={
@@ -90,12 +93,19 @@ def _cost(name: Direction, machine: Machine, exchange: Exchange, sent: AllToAll,
             "link": (_link(machine), "B/s"),
             "start": (seconds - network, "s"),
         },
-        bytes_=traffic.payload * np.where(several, 1.0, 0.0),
+        bytes_=traffic.payload * np.where(several, 1.0, 0.0) if alone else traffic.payload,
         lane="network",
         sm_share=_sm_share(machine, exchange, traffic),
         measurable=True,
         error=timed.error,
     )
+
+
+def _of_edits(nic: Nic) -> list[Origin]:
+    """How sure a figure of a card is at best that was edited: a rate it reaches is assumed, others lead beyond rows."""
+    if nic.assumed.get("effective_rate") == EDITED:
+        return [Origin.ASSUMED]
+    return [Origin.EXTRAPOLATED] if EDITED in nic.assumed.values() else []
 
 
 def _sm_share(machine: Machine, exchange: Exchange, traffic: Traffic) -> Real:
@@ -105,7 +115,7 @@ def _sm_share(machine: Machine, exchange: Exchange, traffic: Traffic) -> Real:
     if not exchange.hook:
         return min(exchange.sms / machine.cluster.gpu.units, 1.0)
     rate = machine.cluster.nic.line_rate * machine.cluster.nics_per_gpu
-    link, nic = traffic.link / _link(machine), traffic.nic / rate
+    link, nic = traffic.near / _link(machine), traffic.far / rate
     return machine.kernels.general.scale_up_sm_share * link / np.maximum(link + nic, TINY)
 
 

@@ -96,9 +96,11 @@ def expert_load(
     """
     mean = tokens * (top_k / slots.total)
     per_rank = mean * slots.per_full_rank
-    rows = per_rank if even else per_rank + _excess(slots, tokens=tokens, per_rank=per_rank, top_k=top_k, limit=limit)
+    rows = per_rank if even else per_rank + _excess(slots, tokens=tokens, top_k=top_k, limit=limit)
+    uneven = bool(np.any(np.greater(imbalance, 1.0)))
     sampled = rows
-    rows = np.maximum(rows, imbalance * tokens * top_k / slots.ep)
+    if uneven:
+        rows = np.maximum(rows, imbalance * tokens * top_k / slots.ep)
     most = tokens * np.minimum(top_k, slots.per_full_rank)  # a token goes to an expert at most once
     rows = np.minimum(rows, most)
     idle = np.exp(tokens * np.log1p(-np.minimum(top_k / slots.total, 1.0 - 1e-12)))
@@ -108,17 +110,19 @@ def expert_load(
         slots=slots.per_full_rank,
         active=active,
         mean_rows_per_slot=mean,
-        skew=rows / np.minimum(sampled, most),
+        skew=rows / np.minimum(sampled, most) if uneven else 1.0,
     )
 
 
-def _excess(slots: Slots, *, tokens: Real, per_rank: Real, top_k: int, limit: GroupLimit) -> Real:
+def _excess(slots: Slots, *, tokens: Real, top_k: int, limit: GroupLimit) -> Real:
     """Rows of the fullest rank beyond the mean of a full one."""
-    spread = _variance(slots, top_k=top_k, limit=limit) * tokens
     # The ranks' rows add up to a fixed sum: what one has more the others have less, which parts them by √(P/(P − 1)).
     apart = slots.ep / np.maximum(slots.ep - 1.0, 1.0)
     z = largest_of_normals(slots.full_ranks)
-    return np.maximum(z * np.sqrt(spread * apart) + (z * z - 1.0) / 6.0 * spread * apart / per_rank, 0.0)
+    # σ² goes with the tokens and so does R: of both only the root is taken over all axes.
+    lean = (z * z - 1.0) / 6.0 * apart * _variance(slots, top_k=top_k, limit=limit) * slots.total
+    wide = z * np.sqrt(apart * _variance(slots, top_k=top_k, limit=limit))
+    return np.maximum(wide * np.sqrt(tokens) + lean / (top_k * slots.per_full_rank), 0.0)
 
 
 def _variance(slots: Slots, *, top_k: int, limit: GroupLimit) -> Real:

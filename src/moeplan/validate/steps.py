@@ -55,6 +55,10 @@ class StepScores:
         chosen = [abs(row.error) for row in self.rows if group in (None, row.group)]
         return float(np.median(chosen))
 
+    def count(self, group: str | None = None) -> int:
+        """Rows of one group or of all."""
+        return sum(group in (None, row.group) for row in self.rows)
+
     @property
     def groups(self) -> tuple[str, ...]:
         """The groups in the table's order."""

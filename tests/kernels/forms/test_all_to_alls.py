@@ -160,9 +160,15 @@ def test_links_reach_what_deepep_reports() -> None:
             assert 0.7 <= fit(recipe, gpu).parameters["link"] <= 0.9
 
 
-def test_a_chip_without_a_link_is_refused() -> None:
+def test_a_chip_without_a_link_sends_everything_over_the_nic() -> None:
+    alone = {**BASE, "per_node": 1.0}
+    given = starts(deepep_low_latency.FORM)
+    card = deepep_low_latency.FORM.parts(CATALOG.gpu("l40s"), kernel(), alone, given).seconds
+    assert 0 < float(card) < float("inf")
+    linked = deepep_low_latency.FORM.parts(CATALOG.gpu("h100"), kernel(), alone, given).seconds
+    assert float(card) == pytest.approx(float(linked), rel=0.1)  # nothing crosses a link here, either
     with pytest.raises(Unsupported, match="no scale-up link"):
-        deepep_low_latency.FORM.parts(CATALOG.gpu("l40s"), kernel(), BASE, starts(deepep_low_latency.FORM))
+        nvlink_all_to_all.FORM.parts(CATALOG.gpu("l40s"), kernel(), BASE, starts(nvlink_all_to_all.FORM))
 
 
 @pytest.mark.parametrize("module", [deepep_low_latency, deepep_normal])

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters, Parts, Shape, blend
-from moeplan.kernels.forms.network import FABRIC, columns, link_of, message_bytes, node_count
+from moeplan.kernels.forms.network import FABRIC, columns, link_if_any, message_bytes, node_count
 from moeplan.specs.gpu import Gpu
 
 OVERLAP: Final = 1.3  # of start and wire, and of the two wires, which the same SMs feed
@@ -23,17 +23,18 @@ def parts(gpu: Gpu, kernel: Kernel, shape: Shape, given: Parameters) -> Parts:
     column = columns(shape, SHAPE)
     ep, experts, tokens = column["ep"], column["experts"], column["tokens"]
     group = np.minimum(column["per_node"], ep)
-    payload = column["skew"] * tokens * column["top_k"] * message_bytes(kernel, column["hidden"], column["combine"])
-    link = payload * (group - 1.0) / ep / (given["link"] * link_of(gpu))
-    nic = payload * (ep - group) / ep / (given["nic"] * column["nic_rate"])
-    wire = blend(OVERLAP, link, nic)
+    # Of one token: a search has few sizes and many batches, and powers take long.
+    sent = column["skew"] * column["top_k"] * message_bytes(kernel, column["hidden"], column["combine"])
+    link = sent * (group - 1.0) / ep / (given["link"] * link_if_any(gpu))
+    nic = sent * (ep - group) / ep / (given["nic"] * column["nic_rate"])
+    each = blend(OVERLAP, link, nic)
     count = node_count(ep, column["per_node"])
     distance = given["reach"] * (1.0 - 1.0 / count) + given["hop"] * np.log2(count)
     start = given["floor"] + given["expert"] * experts + distance * column["nic_latency"]
     busy = np.ceil(experts / np.ceil(experts / gpu.units))  # SMs: whole experts each
-    seconds = blend(OVERLAP, start, wire) + given["token"] * column["skew"] * tokens / busy
-    zero = np.zeros_like(seconds)
-    return Parts(seconds=seconds, compute=zero, memory=zero, network=wire + zero)
+    joined = (start**OVERLAP + tokens**OVERLAP * each**OVERLAP) ** (1.0 / OVERLAP)  # start and tokens · each
+    seconds = joined + tokens * (given["token"] * column["skew"] / busy)
+    return Parts(seconds=seconds, compute=0.0, memory=0.0, network=tokens * each)
 
 
 SHAPE: Final = ("tokens", "hidden", "top_k", "experts", "ep", "combine", *FABRIC)

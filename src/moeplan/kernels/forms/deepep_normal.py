@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters, Parts, Shape, blend
-from moeplan.kernels.forms.network import FABRIC, columns, link_of, message_bytes, node_count
+from moeplan.kernels.forms.network import FABRIC, columns, link_if_any, message_bytes, node_count
 from moeplan.routing.targets import distinct_targets
 from moeplan.specs.gpu import Gpu
 
@@ -28,7 +28,7 @@ def parts(gpu: Gpu, kernel: Kernel, shape: Shape, given: Parameters) -> Parts:
     reached = distinct_targets(count, experts=column["experts"], top_k=column["top_k"], **limit)
     size = message_bytes(kernel, column["hidden"], column["combine"])
     group = np.minimum(column["per_node"], ep)
-    link = tokens * ranks * (1.0 - 1.0 / group) * size / (given["link"] * link_of(gpu))
+    link = tokens * ranks * (1.0 - 1.0 / group) * size / (given["link"] * link_if_any(gpu))
     nic = tokens * reached * (1.0 - 1.0 / count) * size / (given["nic"] * column["nic_rate"])
     forwarded = np.where(count > 1.0, reached, 0.0) * size / given["forward"]
     each = given["token"] + ranks * size / given["copy"] + forwarded

@@ -18,6 +18,11 @@ FABRIC: Final = ("per_node", "nic_rate", "nic_latency")
 USUAL: Final = {"skew": 1.0, "groups": 1.0, "top_groups": 1.0}
 
 
+def link_if_any(gpu: Gpu) -> float:
+    """The same for kernels that leave a chip without a link to its NIC: nothing crosses a link then, at any rate."""
+    return gpu.scale_up.bandwidth if gpu.scale_up is not None else float("inf")
+
+
 def link_of(gpu: Gpu) -> float:
     """One-way rate of the scale-up link; raise Unsupported for a chip that has none."""
     if gpu.scale_up is None:

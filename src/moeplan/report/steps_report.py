@@ -1,0 +1,38 @@
+"""Published steps, predicted beside measured, for people."""
+
+from __future__ import annotations
+
+from moeplan.report.tables import Console, table
+from moeplan.validate.steps import StepRow, StepScores
+
+UNITS = {"tok_s_per_gpu": "tok/s/GPU", "tok_s_per_user": "tok/s/user", "layer_s": "µs a layer", "step_s": "ms a step"}
+SCALES = {"layer_s": 1e6, "step_s": 1e3}
+
+
+def print_steps(out: Console, scores: StepScores) -> None:
+    """A row per published figure, the median of every group, what was left out and why."""
+    rows = [_cells(row) for row in scores.rows]
+    headers = ("step", "batch", "figure", "measured", "predicted", "error", "trust", "not stated, or not modelled")
+    out.print(
+        table(headers, rows, title="Decode steps, predicted beside measured; error: predicted speed over measured")
+    )
+    out.print()
+    medians = [[group, str(scores.count(group)), f"{scores.median(group):.1%}"] for group in scores.groups]
+    medians.append(["all", str(scores.count()), f"{scores.median():.1%}"])
+    out.print(table(("measured by", "rows", "median of |error|"), medians))
+    out.print()
+    out.print("Left out: " + "; ".join(f"{name} ({why})" for name, why in scores.left_out) + ".")
+
+
+def _cells(row: StepRow) -> list[str]:
+    scale = SCALES.get(row.metric, 1.0)
+    return [
+        row.name,
+        str(row.batch),
+        UNITS[row.metric],
+        f"{row.measured * scale:,.4g}",
+        f"{row.predicted * scale:,.4g}",
+        f"{row.error:+.1%}",
+        row.trust,
+        row.weak,
+    ]

@@ -9,6 +9,7 @@ them it says so and times ours alone. The module is run as it is; nothing of it 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import sys
@@ -58,7 +59,7 @@ def cpu_seconds(run: Callable[[], Any], runs: int = RUNS) -> tuple[float, Any]:
 def sglang_module(where: str | None) -> tuple[Any, Any] | str:
     """torch and the module, or why there is none."""
     try:
-        import torch
+        torch = importlib.import_module("torch")
     except ImportError:
         return "torch is not installed"
     if where is None:
@@ -102,7 +103,8 @@ def main() -> None:
                 )
                 other = ExpertMap(expert=result[0].numpy(), experts=EXPERTS, ranks=ranks).max_over_mean(loads)
                 worse = int((ours > other * (1 + 1e-6)).sum())
-                line += f" {other.mean():14.4f} {other.max():8.4f} {theirs_s * 1e3:7.0f} {theirs_s / seconds:7.0f}× {worse:7}"
+                line += f" {other.mean():14.4f} {other.max():8.4f} {theirs_s * 1e3:7.0f}"
+                line += f" {theirs_s / seconds:7.0f}× {worse:7}"
             print(line)
     print("\nlayers      ms   ms per layer   (lognormal:1, 288 slots on 72 ranks)")
     for layers in (58, 250, 1000):

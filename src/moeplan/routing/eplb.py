@@ -21,7 +21,7 @@ RETRIED = 5e-3  # over the bound: above this other counts of replicas are tried
 LEANS = (0.1, 0.25, 0.5)
 ROWS_AT_ONCE = 64  # what fits a processor's cache; also what bounds memory
 SHIFT_ROUNDS, SHIFT_UP_TO, SMALL = 3, 3, 64  # rounds; slots per rank, or slots in all
-TAKEN, GIVEN = 4, 2  # experts that may lose a replica, and that may gain it
+TAKEN, GIVEN = 2, 2  # experts that may lose a replica, and that may gain it
 GROUP_PACKINGS = 4
 
 

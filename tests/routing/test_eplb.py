@@ -228,3 +228,9 @@ def test_sizes_that_do_not_divide_are_refused_with_what_would(sizes: dict[str, A
     with pytest.raises(InputError) as refused:
         balanced_map(np.ones((1, 256)), **sizes)
     assert named in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [np.ones(8), np.ones((0, 8)), np.full((1, 8), np.nan), np.full((2, 8), -1.0)])
+def test_loads_that_are_none_are_refused(wrong: Array) -> None:
+    with pytest.raises(InputError, match="finite numbers from 0 up"):
+        balanced_map(wrong, slots=8, ranks=4)

@@ -17,11 +17,11 @@ from moeplan.routing.published_eplb import on_nodes, packed_groups, published_ep
 from moeplan.routing.replicas import lightest_heaviest, replicas
 
 TOLERANCE = 1e-3  # over the bound: nearer is not worth the time
-RETRIED = 5e-3  # over the bound: above this other counts of replicas are tried
+RETRIED = 1e-2  # over the bound: above this other counts of replicas are tried
 LEANS = (0.1, 0.25, 0.5)
 ROWS_AT_ONCE = 64  # what fits a processor's cache; also what bounds memory
 SHIFT_ROUNDS, SHIFT_UP_TO, SMALL = 3, 3, 64  # rounds; slots per rank, or slots in all
-TAKEN, GIVEN = 2, 2  # experts that may lose a replica, and that may gain it
+TAKEN, GIVEN = 8, 2  # experts that may lose a replica, over the slots of a rank, and that may gain it
 GROUP_PACKINGS = 4
 
 
@@ -42,8 +42,11 @@ def balanced_map(
     `current`. A rank takes an expert twice only where nothing else comes as near. Deterministic; the load reached does
     not depend on how experts are numbered.
 
-    Raises InputError naming every size that does not divide.
+    Raises InputError for loads that are no (layers, experts) of 0 or more, and naming every size that does not divide.
     """
+    if loads.ndim != 2 or not loads.size or not (np.isfinite(loads).all() and (loads >= 0).all()):
+        problem = f"of the shape {loads.shape} are not layers × experts of finite numbers from 0 up"
+        raise InputError("balance", [Fault("loads", problem, "ExpertLoads says which are wrong")])
     check_sizes(experts=loads.shape[1], slots=slots, ranks=ranks, nodes=nodes, groups=groups)
     expert = in_order(layers=len(loads), experts=loads.shape[1], slots=slots, ranks=ranks).expert
     if current is not None and current.expert.shape == expert.shape:
@@ -144,11 +147,11 @@ def _one_node(loads: Array, slots: int, ranks: int, tolerance: float, enough: Ar
     if slots == loads.shape[1] or ranks in (1, slots):
         return best
     retried = np.maximum(bound * (1.0 + max(RETRIED, tolerance)), enough)
-    for lean in LEANS:
-        rest = np.flatnonzero(best.fullest > retried)
-        if rest.size:
-            counts = replicas(loads[rest], slots=slots, most=ranks, lean=lean)
-            _keep_better(best, rest, _tried(loads[rest], counts, ranks, goal[rest], apart=True))
+    rest = np.flatnonzero(best.fullest > retried)
+    if rest.size:
+        leant = [replicas(loads[rest], slots=slots, most=ranks, lean=lean) for lean in LEANS]
+        owner = np.tile(np.arange(len(rest)), len(LEANS))
+        _keep_better(best, rest, loads, np.concatenate(leant), owner, ranks, goal)
     if slots // ranks <= SHIFT_UP_TO or slots <= SMALL:
         _shift(loads, best, ranks, retried)
     return best
@@ -167,9 +170,21 @@ def _put(best: Packed, rows: Whole, other: Packed, which: Whole) -> None:
     best.expert[rows], best.load[rows], best.filled[rows] = other.expert[which], other.load[which], other.filled[which]
 
 
-def _keep_better(best: Packed, rows: Whole, other: Packed) -> None:
-    better = np.flatnonzero(other.fullest < best.fullest[rows] * (1.0 - LEAST))
-    _put(best, rows[better], other, better)
+def _keep_better(
+    best: Packed, rows: Whole, loads: Array, counts: Whole, owner: Whole, ranks: int, goal: Array
+) -> Whole:
+    """Pack every trial of counts, keep the best of each row where it is better; returns the rows that it helped.
+
+    owner: which of `rows` a trial is of. All trials at once: they cost little more than one.
+    """
+    of = rows[owner]
+    pack = _tried(loads[of], counts, ranks, goal[of], apart=True)
+    order = np.lexsort((pack.fullest, owner))
+    who, first = np.unique(owner[order], return_index=True)
+    winner = order[first]
+    better = pack.fullest[winner] < best.fullest[rows[who]] * (1.0 - LEAST)
+    _put(best, rows[who[better]], pack, winner[better])
+    return rows[who[better]]
 
 
 def _shift(loads: Array, best: Packed, ranks: int, goal: Array) -> None:
@@ -182,13 +197,7 @@ def _shift(loads: Array, best: Packed, ranks: int, goal: Array) -> None:
         trial, owner = _shifted(loads[rows], counts, best, rows)
         if not owner.size:
             return
-        pack = _tried(loads[rows][owner], trial, ranks, goal[rows][owner], apart=True)
-        order = np.lexsort((pack.fullest, owner))
-        who, first = np.unique(owner[order], return_index=True)
-        winner = order[first]
-        better = pack.fullest[winner] < best.fullest[rows[who]] * (1.0 - LEAST)
-        _put(best, rows[who[better]], pack, winner[better])
-        rows = rows[who[better]]
+        rows = _keep_better(best, rows, loads, trial, owner, ranks, goal)
         rows = rows[best.fullest[rows] > goal[rows]]
 
 
@@ -196,7 +205,8 @@ def _shifted(loads: Array, counts: Whole, best: Packed, rows: Whole) -> tuple[Wh
     """Counts with one replica moved, and the row that each is of."""
     row = np.arange(len(rows))
     after = np.where(counts > 1, loads / np.maximum(counts - 1, 1), np.inf)
-    losers = np.argsort(after, axis=1, kind="stable")[:, :TAKEN]
+    taken = max(TAKEN // best.expert.shape[2], 2)  # with few slots packing is quick, and the counts matter more
+    losers = np.argsort(after, axis=1, kind="stable")[:, :taken]
     rank = best.filled[rows].argmax(axis=1)
     held, load = best.expert[rows, rank], best.load[rows, rank]
     winners = np.take_along_axis(held, np.argsort(-load, axis=1, kind="stable")[:, :GIVEN], axis=1)

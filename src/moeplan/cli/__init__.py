@@ -27,6 +27,7 @@ _COMMANDS = {
     "compare": "Compare two deployments, or one and a measured profile, operator by operator.",
     "groups": "Show how tokens meet experts: groups and rows of the grouped GEMM, and their time.",
     "budget": "Show which of four chains binds the batch: experts, arithmetic, wire, memory.",
+    "balance": "Place experts on ranks by their loads; what balancing is worth, and what moving costs.",
     "gpus": "List GPUs, or show one with its sources.",
     "nics": "List network cards, or show one with its sources.",
     "clusters": "List clusters, or show one with its sources.",

@@ -31,6 +31,7 @@ LEFT = {
     "rung",
     "schedule",
     "setup",
+    "statistic",
     "source",
     "stage",
     "tool",

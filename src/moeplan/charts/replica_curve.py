@@ -1,0 +1,92 @@
+"""What redundant expert slots buy, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from moeplan.charts.style import Spec, chart
+from moeplan.explain.replica_curve import ReplicaPoint
+
+WIDTH = 560
+COLOURS = {"worst layer": "#D55E00", "mean of the layers": "#0072B2"}
+WORTH_COLOUR = "#009E73"
+
+
+def replica_curve_chart(points: Sequence[ReplicaPoint], *, worth: ReplicaPoint, subtitle: str) -> Spec:
+    """Max over mean (mean and worst of the layers) over the redundant slots; below it the GiB that a GPU holds."""
+    possible = [point for point in points if point.possible]
+    first, last = possible[0].redundant, possible[-1].redundant
+    margin = max(last - first, 1) / 30
+    x: Spec = {
+        "field": "redundant",
+        "type": "quantitative",
+        "title": "redundant slots per layer, over all ranks",
+        "axis": {"values": [point.redundant for point in possible], "format": "d", "grid": True},
+        "scale": {"nice": False, "zero": False, "padding": 0, "domain": [first - margin, last + margin]},
+    }
+    panels = [{"width": WIDTH, "height": 260, "layer": [_lines(possible, x), _mark(worth)]}]
+    if all(point.bytes_ is not None for point in possible):
+        panels.append(_memory(possible, x))
+    spec = chart("What redundant experts buy", subtitle, {"vconcat": panels})
+    del spec["width"], spec["height"]
+    return spec
+
+
+def _lines(points: Sequence[ReplicaPoint], x: Spec) -> Spec:
+    values: list[dict[str, Any]] = [
+        {"redundant": point.redundant, "line": line, "skew": round(skew, 5)}
+        for point in points
+        for line, skew in zip(COLOURS, (point.worst, point.mean), strict=True)
+    ]
+    return {
+        "data": {"values": values},
+        "mark": {"type": "line", "point": {"size": 30}},
+        "encoding": {
+            "x": x,
+            "y": {
+                "field": "skew",
+                "type": "quantitative",
+                "title": "fullest rank over the mean",
+                "scale": {"zero": False},
+            },
+            "color": {
+                "field": "line",
+                "type": "nominal",
+                "title": None,
+                "scale": {"domain": list(COLOURS), "range": list(COLOURS.values())},
+            },
+            "tooltip": [{"field": "line"}, {"field": "redundant"}, {"field": "skew"}],
+        },
+    }
+
+
+def _mark(worth: ReplicaPoint) -> Spec:
+    """A ring around the number worth having, named."""
+    text = {"type": "text", "align": "left", "dx": 12, "dy": -12, "color": WORTH_COLOUR, "fontSize": 12}
+    return {
+        "data": {"values": [{"redundant": worth.redundant, "skew": worth.mean, "label": "worth having"}]},
+        "layer": [
+            {"mark": {"type": "point", "size": 170, "strokeWidth": 1.8, "color": WORTH_COLOUR}},
+            {"mark": text, "encoding": {"text": {"field": "label"}}},
+        ],
+        "encoding": {
+            "x": {"field": "redundant", "type": "quantitative"},
+            "y": {"field": "skew", "type": "quantitative"},
+        },
+    }
+
+
+def _memory(points: Sequence[ReplicaPoint], x: Spec) -> Spec:
+    memory = [{"redundant": point.redundant, "GiB": (point.bytes_ or 0.0) / 2**30} for point in points]
+    return {
+        "width": WIDTH,
+        "height": 90,
+        "data": {"values": memory},
+        "mark": {"type": "bar", "size": 14, "color": "#E69F00"},
+        "encoding": {
+            "x": x,
+            "y": {"field": "GiB", "type": "quantitative", "title": "GiB per GPU"},
+            "tooltip": [{"field": "redundant"}, {"field": "GiB", "format": ".2f"}],
+        },
+    }

@@ -1,0 +1,262 @@
+"""From one expert map to another: which experts a rank must load, the fewest that will do, and how long it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeplan.errors import Fault, InputError
+from moeplan.kinds import Array
+from moeplan.routing.eplb import TOLERANCE, balanced_map
+from moeplan.routing.expert_map import ExpertMap, Whole
+
+LEAST_GAIN = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """bytes/s into or out of one GPU: scale_up inside a node of gpus_per_node GPUs, network between nodes."""
+
+    scale_up: float
+    network: float
+    gpus_per_node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveCost:
+    """moves: experts that ranks load, of them `inside` from a rank of their node; bytes and seconds of all layers.
+
+    seconds: of the busiest link of the busiest GPU, inside and between nodes at once, nothing else on them.
+    """
+
+    moves: int
+    inside: int
+    bytes_: float
+    seconds: float
+
+
+def loaded(old: ExpertMap, new: ExpertMap) -> Whole:
+    """Experts that every rank must load, for it does not hold them yet: (layers, ranks)."""
+    result: Whole = (_on_ranks(new) & ~_on_ranks(old)).sum(axis=2)
+    return result
+
+
+def aligned(old: ExpertMap, new: ExpertMap, *, ranks_per_node: int | None = None) -> ExpertMap:
+    """The same placement with its ranks renamed, and slots in order, so that most experts stay where they are.
+
+    Pairs of ranks with the most experts in common first. ranks_per_node: ranks are renamed inside their node only.
+    """
+    _check_alike(old, new)
+    expert = np.empty_like(new.by_rank)
+    held, wanted = _on_ranks(old), _on_ranks(new)
+    node = ranks_per_node or new.ranks
+    for layer in range(new.layers):
+        common = wanted[layer].astype(float) @ held[layer].T.astype(float)
+        if node < new.ranks:
+            place = np.arange(new.ranks) // node
+            common[place[:, None] != place[None]] = -1.0
+        for _ in range(new.ranks):
+            source, target = np.unravel_index(int(np.argmax(common)), common.shape)
+            expert[layer, target] = _in_place(old.by_rank[layer, target], new.by_rank[layer, source])
+            common[source], common[:, target] = -2.0, -2.0
+    return ExpertMap(expert=expert.reshape(new.expert.shape), experts=new.experts, ranks=new.ranks)
+
+
+def fewest_moves(
+    loads: Array, old: ExpertMap, *, bound: float, nodes: int = 1, groups: int = 1, tolerance: float = TOLERANCE
+) -> ExpertMap:
+    """The map nearest to `old` whose fullest rank is at most `bound` times the mean, in every layer that can.
+
+    Layer by layer: the move or exchange that takes most off the ranks above the bound per expert loaded, until none is
+    above it, then what can be taken back is; or a fresh placement, renamed, where that needs fewer. A layer that cannot
+    meet the bound gets the fresh one. In hierarchical mode (nodes above 1) only fresh ones keep groups on their nodes.
+
+    Raises InputError for a bound below 1.
+    """
+    if not bound >= 1.0:
+        raise InputError("--bound", [Fault("bound", f"is {bound:g}", "give 1 or more, such as 1.05")])
+    fresh = aligned(
+        old,
+        balanced_map(
+            loads,
+            slots=old.slots,
+            ranks=old.ranks,
+            nodes=nodes,
+            groups=groups,
+            current=old,
+            tolerance=tolerance,
+        ),
+        ranks_per_node=old.ranks // nodes if nodes > 1 else None,
+    )
+    expert = fresh.expert.copy()
+    mean = loads.sum(axis=1) / old.ranks
+    moves = loaded(old, fresh).sum(axis=1)
+    before = old.max_over_mean(loads)
+    for layer in range(old.layers):
+        if before[layer] <= bound or not mean[layer]:
+            expert[layer] = old.expert[layer]
+            continue
+        if nodes > 1:
+            continue
+        start = _Layer(loads[layer], old.by_rank[layer].copy(), limit=bound * float(mean[layer]) * (1 + 1e-9))
+        if start.repaired(most=int(moves[layer])) and start.moves(old.by_rank[layer]) < moves[layer]:
+            start.taken_back(old.by_rank[layer])
+            expert[layer] = start.expert.ravel()
+    found = ExpertMap(expert=expert, experts=old.experts, ranks=old.ranks)
+    return aligned(old, found, ranks_per_node=1)
+
+
+class _Layer:
+    """One layer while it is repaired: expert (ranks, slots), counts (experts), filled (ranks)."""
+
+    def __init__(self, loads: Array, expert: Whole, *, limit: float) -> None:
+        self.loads, self.expert, self.limit = loads, expert, limit
+        self.counts = np.bincount(expert.ravel(), minlength=len(loads))
+        self.filled = self._filled()
+
+    def _filled(self) -> Array:
+        result: Array = (self.loads / self.counts)[self.expert].sum(axis=1)
+        return result
+
+    def moves(self, old: Whole) -> int:
+        """Experts that ranks must load, coming from `old`."""
+        held, wanted = (np.zeros((len(old), len(self.loads)), dtype=bool) for _ in range(2))
+        rank = np.arange(len(old))[:, None]
+        held[rank, old], wanted[rank, self.expert] = True, True
+        return int((wanted & ~held).sum())
+
+    def repaired(self, *, most: int) -> bool:
+        """Bring every rank to the limit with fewer than `most` moves; whether it came there."""
+        made = 0
+        while self.filled.max() > self.limit:
+            if made >= most:
+                return False
+            over = float(np.maximum(self.filled - self.limit, 0.0).sum())
+            write, by_write = self._best_write(over)
+            swap, by_swap = self._best_swap()
+            if max(by_write, by_swap / 2) <= LEAST_GAIN * self.limit:
+                return False
+            if by_write >= by_swap / 2:
+                self._write(*write)
+                made += 1
+            else:
+                self._swap(*swap)
+                made += 2
+        return True
+
+    def _best_write(self, over: float) -> tuple[tuple[int, int, int], float]:
+        """Over a replica that can be spared, one of an expert of an overfull rank.
+
+        Returns (rank, slot, expert) and what it takes off the ranks above the limit.
+        """
+        rank, slot = np.nonzero(self.counts[self.expert] > 1)
+        above = np.unique(self.expert[self.filled > self.limit])
+        if not rank.size or not above.size:
+            return (0, 0, 0), 0.0
+        per_rank = np.zeros((len(self.loads), len(self.expert)))  # replicas of an expert on a rank
+        np.add.at(per_rank.T, (np.arange(len(self.expert))[:, None], self.expert), 1.0)
+        gone = self.expert[rank, slot]
+        share, less = self.loads / self.counts, self.loads / np.maximum(self.counts - 1, 1)
+        more = self.loads / (self.counts + 1)
+        left = per_rank[gone] * (less - share)[gone, None]  # (writes, ranks): the others take over
+        left[np.arange(len(gone)), rank] -= less[gone]
+        come = per_rank[above] * (more - share)[above, None]
+        best, found = (0, 0, 0), 0.0
+        for number, expert in enumerate(above):
+            after = self.filled + left + come[number]
+            after[np.arange(len(gone)), rank] += more[expert]
+            gain = over - np.maximum(after - self.limit, 0.0).sum(axis=1)
+            gain[(gone == expert) | (per_rank[expert, rank] > 0)] = -np.inf
+            place = int(gain.argmax())
+            if gain[place] > found:
+                best, found = (int(rank[place]), int(slot[place]), int(expert)), float(gain[place])
+        return best, found
+
+    def _best_swap(self) -> tuple[tuple[int, int, int, int], float]:
+        """Exchange of a slot of the fullest rank and another: (rank, slot, rank, slot), what it takes off."""
+        first = int(self.filled.argmax())
+        load = (self.loads / self.counts)[self.expert]
+        less = load[first][:, None, None] - load[None]
+        over = np.maximum(self.filled - self.limit, 0.0)
+        after = np.maximum(self.filled[first] - less - self.limit, 0.0)
+        after = after + np.maximum(self.filled[None, :, None] + less - self.limit, 0.0)
+        gain = over[first] + over[None, :, None] - after
+        gain[:, first] = -np.inf
+        mine, rank, slot = (int(one) for one in np.unravel_index(int(gain.argmax()), gain.shape))
+        return (first, mine, rank, slot), float(gain[mine, rank, slot])
+
+    def _write(self, rank: int, slot: int, expert: int) -> None:
+        self.counts[self.expert[rank, slot]] -= 1
+        self.counts[expert] += 1
+        self.expert[rank, slot] = expert
+        self.filled = self._filled()
+
+    def _swap(self, rank: int, slot: int, other: int, place: int) -> None:
+        kept = self.expert[rank, slot]
+        self.expert[rank, slot] = self.expert[other, place]
+        self.expert[other, place] = kept
+        self.filled = self._filled()
+
+    def taken_back(self, old: Whole) -> None:
+        """Undo single moves that the limit does not need."""
+        for rank, slot in np.argwhere(self.expert != old):
+            now, was = int(self.expert[rank, slot]), int(old[rank, slot])
+            if now != was and self.counts[now] > 1:
+                self._write(int(rank), int(slot), was)
+                if self.filled.max() > self.limit:
+                    self._write(int(rank), int(slot), now)
+
+
+def move_cost(old: ExpertMap, new: ExpertMap, *, expert_bytes: float, rates: Rates) -> MoveCost:
+    """What loading costs: each expert from a rank of the same node where one holds it, else over the network.
+
+    expert_bytes: of one expert of one layer. Sources are taken in turn. Weights move as they are served; what else the
+    links carry, and the pause that an engine may make, is left out.
+    """
+    _check_alike(old, new)
+    held, wanted = _on_ranks(old), _on_ranks(new)
+    lanes = {name: np.zeros(old.ranks) for name in ("in inside", "in outside", "out inside", "out outside")}
+    node = np.arange(old.ranks) // rates.gpus_per_node
+    moves = inside = 0
+    for layer, rank, expert in np.argwhere(wanted & ~held):
+        sources = np.flatnonzero(held[layer, :, expert])
+        near = sources[node[sources] == node[rank]]
+        lane = "inside" if near.size else "outside"
+        pool = near if near.size else sources
+        source = pool[lanes[f"out {lane}"][pool].argmin()]
+        lanes[f"in {lane}"][rank] += 1
+        lanes[f"out {lane}"][source] += 1
+        moves += 1
+        inside += lane == "inside"
+    seconds = expert_bytes * max(
+        max(lanes["in inside"].max(), lanes["out inside"].max()) / rates.scale_up,
+        max(lanes["in outside"].max(), lanes["out outside"].max()) / rates.network,
+    )
+    return MoveCost(moves=moves, inside=inside, bytes_=moves * expert_bytes, seconds=float(seconds))
+
+
+def _on_ranks(placed: ExpertMap) -> NDArray[np.bool_]:
+    """Whether a rank holds an expert: (layers, ranks, experts)."""
+    holds = np.zeros((placed.layers, placed.ranks, placed.experts), dtype=bool)
+    holds[np.arange(placed.layers)[:, None, None], np.arange(placed.ranks)[None, :, None], placed.by_rank] = True
+    return holds
+
+
+def _in_place(old: Whole, new: Whole) -> Whole:
+    """`new` reordered so that what is in both lies where it lay."""
+    result = np.full_like(new, -1)
+    rest = new.tolist()
+    for slot, expert in enumerate(old.tolist()):
+        if expert in rest:
+            result[slot] = expert
+            rest.remove(expert)
+    result[result < 0] = rest
+    return result
+
+
+def _check_alike(old: ExpertMap, new: ExpertMap) -> None:
+    if (old.expert.shape, old.ranks, old.experts) != (new.expert.shape, new.ranks, new.experts):
+        problem = f"{old.expert.shape} on {old.ranks} ranks is not {new.expert.shape} on {new.ranks}"
+        raise InputError("expert maps", [Fault("layers × slots", problem, "compare maps of the same sizes")])

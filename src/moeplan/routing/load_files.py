@@ -1,0 +1,233 @@
+"""Expert loads from files: .npy, .csv, .json, and the .pt of SGLang's recorder; large ones in pieces."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moeplan.errors import Fault, InputError
+from moeplan.kinds import Array
+from moeplan.routing.expert_loads import ExpertLoads, folded
+from moeplan.routing.torch_file import read_torch
+
+SUFFIXES = (".npy", ".csv", ".json", ".pt")
+FORMATS = f"give {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} (SGLang's recorder); docs/balance.md says what is in them"
+_BALANCEDNESS = re.compile(r"EPLB step.*?balancedness=([0-9.]+)")
+
+
+def read_loads(paths: Sequence[Path]) -> ExpertLoads:
+    """One file of one or many windows, or several of the same shape in the order of time.
+
+    A .npy is mapped, not read; a .csv is read line by line; both are summed over windows where there are many. Raises
+    InputError for a file that cannot be read, another shape than the first, and for what `ExpertLoads` refuses.
+    """
+    records = [path for path in paths if path.suffix.lower() == ".pt"]
+    if records and len(records) == len(paths):
+        layers, windows = None, iter(_recorded(records))
+    else:
+        layers = _csv_layers(paths[0]) if paths[0].suffix.lower() == ".csv" else None
+        windows = (window for path in paths for window in _windows(path))
+    found, merged = folded(_alike(windows, paths))
+    name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    numbers = layers if layers is not None else tuple(range(found.shape[1]))
+    return ExpertLoads(windows=found, layers=numbers, source=name, merged=merged)
+
+
+def _alike(windows: Iterator[Array], paths: Sequence[Path]) -> Iterator[Array]:
+    shape: tuple[int, ...] | None = None
+    for number, window in enumerate(windows):
+        if shape is not None and window.shape != shape:
+            problem = f"window {number} has layers × experts {window.shape}, the first has {shape}"
+            raise InputError(str(paths[0]), [Fault("loads", problem, "give windows of one model")])
+        shape = window.shape
+        yield window
+
+
+def _windows(path: Path) -> Iterator[Array]:
+    """(layers, experts) one after another."""
+    reader = {".npy": _npy, ".csv": _csv, ".json": _json, ".pt": _one_recording}.get(path.suffix.lower())
+    try:
+        if reader is not None:
+            yield from reader(path)
+            return
+        _refuse_log(path)
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(str(path), [Fault(str(path), problem, FORMATS)]) from error
+    raise InputError(str(path), [Fault(str(path), "is of no kind known", FORMATS)])
+
+
+def _stacked(array: Any, path: Path) -> Array:
+    """As (windows, layers, experts); raise InputError for what is no such array."""
+    fix = "give numbers: windows × layers × experts, layers × experts, or one layer's experts"
+    try:
+        found = array if isinstance(array, np.ndarray) else np.asarray(array, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InputError(str(path), [Fault(str(path), "is no array of numbers", fix)]) from error
+    if found.dtype.kind not in "iuf" or not 1 <= found.ndim <= 3 or not found.size:
+        raise InputError(str(path), [Fault(str(path), f"holds {found.dtype} of the shape {found.shape}", fix)])
+    return found.reshape((1,) * (3 - found.ndim) + found.shape)
+
+
+def _npy(path: Path) -> Iterator[Array]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise InputError(str(path), [Fault(str(path), "is no array of numbers", "np.save one")]) from error
+    for window in _stacked(array, path):
+        yield np.asarray(window, dtype=float)
+
+
+def _json(path: Path) -> Iterator[Array]:
+    """Lists, {"loads": lists}, SGLang's {"logical_count": lists}, or {layer: {expert: tokens}}."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(str(path), [Fault(str(path), f"is no JSON: {error}", FORMATS)]) from error
+    if isinstance(content, dict):
+        content = content.get("loads", content.get("logical_count", content))
+    if isinstance(content, dict):
+        content = [content[key] for key in sorted(content, key=_number)]
+        content = [[row[key] for key in sorted(row, key=_number)] if isinstance(row, dict) else row for row in content]
+    yield from (np.asarray(window, dtype=float) for window in _stacked(content, path))
+
+
+def _number(key: str) -> float:
+    return float(key) if re.fullmatch(r"\d+", key) else -1.0
+
+
+def _csv(path: Path) -> Iterator[Array]:
+    """A row per layer; with a `layer` column, a layer that comes again begins the next window."""
+    rows: list[Array] = []
+    seen: set[str] = set()
+    for label, values in _csv_rows(path):
+        if label is not None and label in seen:
+            yield np.stack(rows)
+            rows, seen = [], set()
+        if label is not None:
+            seen.add(label)
+        rows.append(values)
+    if not rows:
+        raise InputError(str(path), [Fault(str(path), "has no row of loads", "give a row per layer")])
+    yield np.stack(rows)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str | None, Array]]:
+    """The layer and the loads of each line; columns e0, e1, …, or no header and nothing but numbers."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(line for line in file if not line.startswith("#"))
+        first = next(reader, [])
+        names = [cell.strip() for cell in first]
+        plain = bool(names) and all(_is_float(cell) for cell in names)
+        columns = list(range(len(names))) if plain else _expert_columns(names, path)
+        layer = names.index("layer") if not plain and "layer" in names else None
+        for number, row in enumerate(_with(first, reader, plain=plain)):
+            if not row:
+                continue
+            try:
+                values = np.array([float(row[column]) for column in columns])
+                yield None if layer is None else row[layer].strip(), values
+            except (ValueError, IndexError) as error:
+                where = f"row {number + (1 if plain else 2)}"
+                raise InputError(str(path), [Fault(where, f"is not {len(columns)} numbers", FORMATS)]) from error
+
+
+def _with(first: list[str], reader: Iterator[list[str]], *, plain: bool) -> Iterator[list[str]]:
+    if plain:
+        yield first
+    yield from reader
+
+
+def _expert_columns(names: list[str], path: Path) -> list[int]:
+    found = {int(match[1]): place for place, name in enumerate(names) if (match := re.fullmatch(r"e(\d+)", name))}
+    missing = [f"e{expert}" for expert in range(max(found, default=-1) + 1) if expert not in found]
+    if not found or missing:
+        problem = f"lacks the column {missing[0]}" if missing else "has no columns e0, e1, …"
+        raise InputError(str(path), [Fault(str(path), problem, "name one column per expert: e0, e1, …")])
+    return [found[expert] for expert in range(len(found))]
+
+
+def _csv_layers(path: Path) -> tuple[int, ...] | None:
+    """The numbers in the `layer` column of the first window."""
+    labels: list[str] = []
+    try:
+        for label, _ in _csv_rows(path):
+            if label is None:
+                return None
+            if label in labels:
+                break
+            labels.append(label)
+    except OSError as error:
+        raise InputError(str(path), [Fault(str(path), f"cannot be read: {error.strerror}", FORMATS)]) from error
+    if not all(label.isdigit() for label in labels):
+        wrong = next(label for label in labels if not label.isdigit())
+        raise InputError(str(path), [Fault("layer", f"is {wrong!r}", "number the layers")])
+    return tuple(int(label) for label in labels)
+
+
+def _is_float(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _one_recording(path: Path) -> Iterator[Array]:
+    yield from _recorded([path])
+
+
+def _recorded(paths: Sequence[Path]) -> list[Array]:
+    """SGLang's dumps: one per record in the modes «stat», one per rank in «per_pass», whose ranks add up."""
+    windows: list[Array] = []
+    passes: dict[int, Array] = {}
+    for path in paths:
+        content = read_torch(path)
+        if isinstance(content, dict) and "logical_count" in content:
+            windows += [np.asarray(window, dtype=float) for window in _stacked(content["logical_count"], path)]
+        elif isinstance(content, dict) and "records" in content:
+            for number, count in _of_passes(content, path):
+                passes[number] = passes.get(number, 0.0) + count
+        else:
+            fix = "record with --expert-distribution-recorder-mode stat, or per_pass"
+            raise InputError(str(path), [Fault(str(path), "holds no logical_count and no records", fix)])
+    windows += [passes[number] for number in sorted(passes)]
+    # A buffer longer than the recording ends in steps of nothing.
+    return [window for window in windows if np.any(window != 0)] or windows[:1]
+
+
+def _of_passes(content: dict[str, Any], path: Path) -> Iterator[tuple[int, Array]]:
+    """Tokens by expert of every forward pass, from those by slot."""
+    place = np.asarray(content["last_physical_to_logical_map"], dtype=np.int64)
+    experts = int(place.max()) + 1
+    for record in content["records"]:
+        if "global_physical_count" not in record:
+            fix = "record with --expert-distribution-recorder-mode stat, or per_pass"
+            raise InputError(str(path), [Fault(str(path), "its records hold no counts", fix)])
+        count = np.zeros((len(place), experts))
+        np.add.at(
+            count, (np.arange(len(place))[:, None], place), np.asarray(record["global_physical_count"], dtype=float)
+        )
+        yield int(record["forward_pass_id"]), count
+
+
+def _refuse_log(path: Path) -> None:
+    """Say what a log of vLLM tells, which is no loads."""
+    found = [float(one) for one in _BALANCEDNESS.findall(path.read_text(encoding="utf-8", errors="replace"))]
+    if found:
+        mean = float(np.mean([one for one in found if one > 0] or [1.0]))
+        problem = (
+            f"is a log of vLLM: {len(found)} lines of balancedness, in the mean {mean:.3f} "
+            f"(max over mean {1 / mean:.3f}), summed over layers; loads per expert are not in it"
+        )
+        fix = (
+            "record loads: with SGLang's recorder, or save expert_load_window of vLLM's EplbState as .npy; "
+            "vLLM before August 2026 logged balancedness over the wrong axis"
+        )
+        raise InputError(str(path), [Fault(str(path), problem, fix)])

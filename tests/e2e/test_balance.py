@@ -1,0 +1,139 @@
+"""`moeplan balance`: from loads to a placement file and back, what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from moeplan.cli import main
+
+LOADS = str(files("moeplan.data") / "observations" / "expert_load_dsv3_decode.csv")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["balance", *words])
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    code, out, err = run(capsys, *words, "--json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_placement_for_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """61 rows: DeepSeek-V3's dense layers 0 to 2 in order, then the 58 of the loads."""
+    out = tmp_path / "placement.json"
+    words = (LOADS, "--ranks", "72", "--redundant", "32", "--model", "deepseek-v3", "--gpu", "h800", "--out", str(out))
+    found = document(capsys, *words)
+    assert np.mean(found["max_over_mean_before"]) == pytest.approx(2.51, abs=0.02)
+    assert np.mean(found["max_over_mean"]) < 1.005
+    assert found["layers"] == list(range(3, 61))
+    assert found["expert_bytes"] == pytest.approx(44.05e6, rel=1e-3)  # 3 · 7168 · 2048 in FP8, its scales
+    assert found["bytes"] == pytest.approx(sum(found["moves"]) * found["expert_bytes"])
+    assert 0 < found["move_s"] < 1
+    assert 0 < found["planning_s"] < 20
+    whole = json.loads(out.read_text())["physical_to_logical_map"]
+    assert np.shape(whole) == (61, 288)
+    assert whole[3:] == found["physical_to_logical_map"]
+    assert whole[0][:256] == list(range(256))
+    again = document(capsys, *words[:7], "--from", str(out))
+    assert sum(again["moves"]) == 0
+    assert again["start"] == str(out)
+
+
+def test_fewest_moves_from_the_placement_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "old.json"
+    heat = np.random.default_rng(1).lognormal(0, 0.8, (3, 64))
+    np.save(tmp_path / "now.npy", heat * np.random.default_rng(2).lognormal(0, 0.2, heat.shape))
+    np.save(tmp_path / "then.npy", heat)
+    sizes = ("--ranks", "16", "--redundant", "16")
+    document(capsys, str(tmp_path / "then.npy"), *sizes, "--out", str(old))
+    fresh = document(capsys, str(tmp_path / "now.npy"), *sizes, "--from", str(old))
+    few = document(capsys, str(tmp_path / "now.npy"), *sizes, "--from", str(old), "--bound", "1.1")
+    assert max(few["max_over_mean"]) <= 1.1 * (1 + 1e-9)
+    assert sum(few["moves"]) < 0.5 * sum(fresh["moves"])
+    code, out, _ = run(capsys, str(tmp_path / "now.npy"), *sizes, "--from", str(old), "--bound", "1.0001")
+    assert code == 0
+    assert "cannot be brought to 1.0001" in out
+
+
+def test_the_table_the_worth_and_the_charts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chart = tmp_path / "balance.html"
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "w.npy", rng.lognormal(0, 0.8, (1, 4, 64)) * rng.lognormal(0, 0.1, (6, 4, 64)))
+    words = [str(tmp_path / "w.npy"), "--ranks", "16", "--redundant", "16", "--worth", "--chart", str(chart)]
+    code, out, err = run(capsys, *words, "--window-seconds", "60", "--pause", "1")
+    assert code == 0, err
+    for part in ("mean of 4", "S0 = ", "worth having", "rearranging alone", "windows later", "Rebalancing every"):
+        assert part in out
+    assert "--init-expert-location" in out
+    assert "vLLM loads no placement" in out
+    assert chart.stat().st_size > 100_000
+    found = document(capsys, *words[:-2])
+    assert found["replica_curve"][0]["redundant"] == 0
+    assert found["gains"][0]["batch"] is None
+    assert len(found["drift"]["lags"]) == 6
+
+
+def test_laws_and_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    law = ("--load", "zipf:0.8", "--model", "deepseek-v3", "--ranks", "32", "--redundant", "32")
+    found = document(capsys, *law, "--nodes", "4", "--layers", "2")
+    on_node = np.array(found["physical_to_logical_map"]).reshape(2, 4, -1) // 32
+    assert all(len(np.unique(node)) == 2 for layer in on_node for node in layer)
+    assert found["method"] == "groups of experts kept on 4 nodes"
+    assert (np.array(found["replicas"]).sum(axis=1) == 288).all()
+    fewest = document(capsys, "--load", "uniform", "--experts", "256", "--layers", "1", "--ranks", "72")
+    assert fewest["redundant"] == 32
+
+
+def test_published_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--published")
+    assert code == 0
+    assert "needs S0/S1 = 3.49" in out
+    assert "digitised" in out
+    found = document(capsys, "--published")
+    assert len(found["published"]) == 17
+    assert found["scenarios"][0]["gain"] == pytest.approx(1.1027, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], ["FILE or --load", "--ranks"]),
+        (["x.npy", "--load", "uniform", "--ranks", "8"], ["given twice"]),
+        (["x.npy", "--ranks", "8"], ["x.npy: cannot be read"]),
+        (["--load", "uniform", "--ranks", "8"], ["--experts or --model"]),
+        (["--load", "zip:1", "--experts", "8", "--ranks", "8"], ["did you mean zipf"]),
+        ([LOADS, "--ranks", "72", "--redundant", "0"], ["give 32 redundant"]),
+        ([LOADS, "--ranks", "72", "--nodes", "9", "--groups", "8"], ["8 groups do not divide over 9 nodes"]),
+        ([LOADS, "--ranks", "72", "--model", "qwen3-235b-a22b"], ["has 128"]),
+        ([LOADS, "--ranks", "72", "--model", "llama-3.1-8b"], ["has no experts"]),
+        ([LOADS, "--ranks", "72", "--bound", "1.05", "--share", "2", "--gpu", "h800"], ["--bound", "--share", "--gpu"]),
+        ([LOADS, "--ranks", "72", "--out", "x.yaml"], ["end it in .json"]),
+        ([LOADS, "--ranks", "72", "--from", "none.json"], ["none.json: cannot be read"]),
+        (["--published", "--ranks", "8"], ["--published"]),
+    ],
+)
+def test_what_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], named: list[str]) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    for part in named:
+        assert part in err, err
+
+
+def test_another_number_of_slots_than_the_placement_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "old.json"
+    law = ("--load", "lognormal:1", "--experts", "64", "--layers", "2", "--ranks", "16")
+    document(capsys, *law, "--redundant", "16", "--out", str(old))
+    code, _, err = run(capsys, *law, "--redundant", "32", "--from", str(old))
+    assert code == 2
+    assert "give --redundant 16" in err

@@ -15,7 +15,7 @@ from moeplan.kernels.sources import ALL, KernelSources
 from moeplan.kinds import Real
 from moeplan.layers.layer import Layer, attention_operators, build_layer, cut_attention
 from moeplan.layers.step import Step
-from moeplan.memory import MemoryUse, memory_use
+from moeplan.memory import MemoryUse, dispatch_tokens, memory_use
 from moeplan.ops.collective import all_gather, all_reduce
 from moeplan.ops.cost import Cost
 from moeplan.ops.elementwise import elementwise
@@ -238,6 +238,16 @@ class Predictor:
         head = weight_format(model.formats.embedding)
         logits = gemm("mtp_head", self.machine, m=step.rows, n=-(-model.vocab // step.tp), k=model.hidden, weights=head)
         return layer + join.seconds + logits.seconds
+
+
+def dispatchable(step: Prediction) -> bool | Real:
+    """Whether the engine's low-latency all-to-all takes a step's tokens per rank; nothing to ask without one."""
+    if not step.model.is_moe:
+        return True
+    if not step.deployment.all_to_all:
+        return True
+    within = np.less_equal(dispatch_tokens(step.deployment, step.rule), step.rule.dispatch_tokens_most)
+    return np.logical_or(within, np.less_equal(step.deployment.ep, 1))
 
 
 def _where(drafts: Real, chosen: NDArray[np.bool_]) -> Real:

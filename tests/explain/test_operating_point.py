@@ -35,10 +35,9 @@ from moeplan.explain.four_chains import (
 )
 from moeplan.explain.operating_point import LARGEST, MEMORY, PROMISE, TURNING, budget, operating_point
 from moeplan.kernels.sources import KernelSources, read_sources
-from moeplan.predict import Predictor
+from moeplan.predict import Predictor, dispatchable
 from moeplan.routing.coverage import GroupLimit
 from moeplan.routing.group_shapes import group_shapes
-from moeplan.search.best import dispatchable
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
 from moeplan.specs.parameters import parameters, weight_bytes

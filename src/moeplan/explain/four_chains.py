@@ -12,9 +12,8 @@ from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array, Real
 from moeplan.layers.layer import Layer
 from moeplan.ops.cost import Cost
-from moeplan.predict import Prediction, Predictor
+from moeplan.predict import Prediction, Predictor, dispatchable
 from moeplan.routing.coverage import coverage
-from moeplan.search.best import dispatchable
 from moeplan.specs.deployment import Deployment, ScheduleName
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.parameters import Parameters, parameters, replicated_bytes, routed_bytes

@@ -10,8 +10,7 @@ import numpy as np
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.library import KernelLibrary
 from moeplan.ops.machine import Machine
-from moeplan.predict import Predictor
-from moeplan.search.best import dispatchable
+from moeplan.predict import Predictor, dispatchable
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Acceptance, Deployment
 from moeplan.specs.gpu import Gpu, Memory

@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from moeplan.kinds import Array, Real
-from moeplan.memory import dispatch_tokens
-from moeplan.predict import Prediction, Predictor
+from moeplan.kinds import Array
+from moeplan.predict import Prediction, Predictor, dispatchable
 from moeplan.search.pareto import FrontPoint, pareto_front
 from moeplan.search.space import Space
 from moeplan.specs.deployment import Deployment
@@ -121,16 +120,6 @@ def _walk(predictor: Predictor, piece: Deployment, min_tps: float, tally: _Tally
     allowed = np.where(fastest >= min_tps, np.asarray(piece.batch).ravel() / piece.tp * fastest, -np.inf)
     tally.winner = _better(tally.winner, allowed, speed, piece)
     tally.front = _merge(tally.front, fastest, speed, piece)
-
-
-def dispatchable(step: Prediction) -> bool | Real:
-    """Whether the engine's low-latency all-to-all takes a step's tokens per rank; nothing to ask without one."""
-    if not step.model.is_moe:
-        return True
-    if not step.deployment.all_to_all:
-        return True
-    within = np.less_equal(dispatch_tokens(step.deployment, step.rule), step.rule.dispatch_tokens_most)
-    return np.logical_or(within, np.less_equal(step.deployment.ep, 1))
 
 
 def _better(

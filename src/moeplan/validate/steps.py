@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moeplan.errors import Fault, InputError
-from moeplan.predict import Prediction, Predictor
-from moeplan.search.best import dispatchable
+from moeplan.predict import Prediction, Predictor, dispatchable
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Acceptance, Deployment, Precision

@@ -44,8 +44,10 @@ class Exchange:
 
 def exchange(name: str) -> Exchange:
     """The all-to-all of that name or alias; raise UnknownName with near names."""
-    found = _all()
     given = name.lower().strip()
+    if (path := FOLDER / f"{given}.yaml").is_file():  # a step asks for one: the others need not be read
+        return _one(path)
+    found = _all()
     for item in found.values():
         if given == item.name or given in item.aliases:
             return item
@@ -57,10 +59,15 @@ def exchange_names() -> tuple[str, ...]:
     return tuple(_all())
 
 
+@lru_cache(maxsize=32)
+def _one(path: Path) -> Exchange:
+    return build(Exchange, read_mapping(path), str(path))
+
+
 @lru_cache(maxsize=1)
 def _all() -> dict[str, Exchange]:
     found = {}
     for path in sorted(FOLDER.glob("*.yaml")):
-        item = build(Exchange, read_mapping(path), str(path))
+        item = _one(path)
         found[item.name] = item
     return found

@@ -47,7 +47,8 @@ def observed(catalog: Catalog, name: str, wanted: Mapping[str, str]) -> tuple[di
         raise InputError(str(path), faults)
     shape = {column: np.array([float(row[column]) for row in rows]) for column in NUMBERS}
     seconds = shape.pop("seconds")
-    nics = [catalog.nic(row["nic"]) for row in rows]
+    cards = {name: catalog.nic(name) for name in dict.fromkeys(row["nic"] for row in rows)}
+    nics = [cards[row["nic"]] for row in rows]
     shape["nic_rate"] = np.array([nic.line_rate for nic in nics]) * shape.pop("nics_per_gpu")
     shape["nic_latency"] = np.array([nic.latency for nic in nics])
     shape["combine"] = np.array([float(row["direction"] == "combine") for row in rows])

@@ -11,11 +11,12 @@ from moeplan.errors import InputError
 from moeplan.kernels.library import KernelLibrary
 from moeplan.kernels.origin import Origin
 from moeplan.kernels.sources import ARTICLE, KernelSources
-from moeplan.kernels.wire import AllToAll, Direction, Fabric, Mode, all_reduce, all_to_all, collective
+from moeplan.kernels.wire import AllToAll, Fabric, all_reduce, all_to_all, collective
 from moeplan.kinds import Real
 from moeplan.routing.coverage import GroupLimit
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
+from moeplan.specs.exchange import Direction, Mode
 
 CATALOG = Catalog.standard()
 ALONE = KernelSources(allowed=("fitted", "assumed"))

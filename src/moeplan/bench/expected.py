@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from moeplan.bench.family import Family, Shape
-from moeplan.kernels.all_to_all import Direction
 from moeplan.ops.attention import mla_decode
 from moeplan.ops.cost import Cost
 from moeplan.ops.dispatch_combine import all_to_all
@@ -16,7 +15,7 @@ from moeplan.ops.grouped_gemm import grouped_gemm
 from moeplan.ops.machine import Machine
 from moeplan.routing.slots import ExpertLoad
 from moeplan.specs.deployment import LOW_LATENCY
-from moeplan.specs.exchange import exchange
+from moeplan.specs.exchange import Direction, exchange
 from moeplan.specs.model import Mla
 from moeplan.specs.precision import FORMATS
 

@@ -9,7 +9,6 @@ from typing import Final, Literal
 import numpy as np
 
 from moeplan.errors import Fault, InputError
-from moeplan.kernels.all_to_all import Direction
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kinds import Array, Real
 from moeplan.ops.cost import Cost
@@ -18,7 +17,7 @@ from moeplan.ops.grouped_gemm import grouped_gemm
 from moeplan.ops.machine import Machine
 from moeplan.routing.slots import deal, expert_load
 from moeplan.specs.deployment import LOW_LATENCY
-from moeplan.specs.exchange import exchange
+from moeplan.specs.exchange import Direction, exchange
 from moeplan.specs.model import Experts, ModelSpec
 from moeplan.specs.precision import Format, weight_format
 

@@ -172,6 +172,7 @@ def _launches(before: Change) -> Change:
         elementwise_floor=figures.elementwise_floor * less,
         gqa_floor=figures.gqa_floor * less,
         step_overhead=figures.step_overhead * less,
+        serial_overhead=figures.serial_overhead * less,
     )
     kernels = replace(predictor.machine.kernels, general=general, hasten=predictor.machine.kernels.hasten * less)
     return _with_cluster(predictor, predictor.machine.cluster, kernels), chosen, min_tps

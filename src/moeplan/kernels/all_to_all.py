@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
@@ -15,9 +14,9 @@ from moeplan.kernels.table import read_table
 from moeplan.kinds import Array, Real
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Nic
+from moeplan.specs.exchange import Direction
 from moeplan.specs.gpu import EDITED, Gpu
 
-Direction = Literal["dispatch", "combine"]
 TABLE_GPU, TABLE_NIC = "h800", "cx7"
 
 

@@ -19,12 +19,11 @@ from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.routing.targets import distinct_targets
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
+from moeplan.specs.exchange import Direction, Mode
 from moeplan.specs.gpu import EDITED
 from moeplan.specs.precision import weight_format
 
-Mode = Literal["low-latency", "normal", "one domain"]
-Direction = Literal["dispatch", "combine"]
-Operation = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]
+Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]
 FORMS: Final[dict[Mode, str]] = {
     "low-latency": "deepep_low_latency",
     "normal": "deepep_normal",
@@ -118,10 +117,9 @@ def asked(
     library: KernelTimes, form: str, wire: str, shape: Shape, *, backend: str, direction: Direction
 ) -> Timed | None:
     """The time of a backend's kernel, of none but that backend's; see all_to_all. ep may be an array."""
-    kernel = f"{backend}-{direction}"
-    if np.size(shape["ep"]) == 1:
-        return _one(library, form, wire, {**shape, "ep": float(np.max(shape["ep"]))}, kernel)
-    return _one(library, form, wire, shape, kernel)
+    alone = np.size(shape["ep"]) == 1
+    whole = {**shape, "ep": float(np.max(shape["ep"]))} if alone else shape
+    return _one(library, form, wire, whole, f"{backend}-{direction}")
 
 
 def traffic_of(form: str, wire: str, shape: Shape) -> Traffic:
@@ -160,7 +158,7 @@ def all_reduce(library: KernelTimes, *, bytes_: Real, ranks: float, engine: str 
 
 def collective(
     library: KernelTimes,
-    name: Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all"],
+    name: Collective,
     *,
     bytes_: Real,
     ranks: float,

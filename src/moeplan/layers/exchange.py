@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeplan.kernels.all_to_all import Direction
 from moeplan.kinds import Real
 from moeplan.layers.ffn import experts_of
 from moeplan.layers.step import Step
@@ -13,7 +12,7 @@ from moeplan.ops.cost import Cost
 from moeplan.ops.dispatch_combine import all_to_all
 from moeplan.routing.coverage import GroupLimit
 from moeplan.specs.deployment import ALL_REDUCE
-from moeplan.specs.exchange import exchange
+from moeplan.specs.exchange import Direction, exchange
 
 BF16 = 2.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moeplan.errors import Fault, Unsupported
-from moeplan.kernels.all_to_all import Direction, message_bytes, wire_share
+from moeplan.kernels.all_to_all import message_bytes, wire_share
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.wire import AllToAll, Fabric, Traffic
 from moeplan.kernels.wire import all_to_all as timed_all_to_all
@@ -14,7 +14,7 @@ from moeplan.ops.cost import Cost
 from moeplan.ops.machine import Machine
 from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.specs.cluster import Nic
-from moeplan.specs.exchange import Exchange
+from moeplan.specs.exchange import Direction, Exchange
 from moeplan.specs.gpu import EDITED
 
 TINY = np.finfo(float).tiny

@@ -220,12 +220,14 @@ def _layout_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
         yield Fault("moe_tp", "an all-to-all sends tokens to whole experts", f"use moe_tp 1, or {ALL_GATHER}")
 
 
-def head_faults(model: ModelSpec, tp: int) -> Iterator[Fault]:
-    """Every rule of attention heads that a TP size breaks."""
+def head_faults(model: ModelSpec, tp: int, instead: str = "") -> Iterator[Fault]:
+    """Every rule of attention heads that a TP size breaks; instead: what else would do."""
     attention = model.attention
     if attention.heads % tp:
-        yield Fault("tp", f"{attention.heads} attention heads do not divide by {tp}", "give a divisor")
+        fix = f"use a tp that divides {attention.heads}{instead}"
+        yield Fault("tp", f"{attention.heads} attention heads do not divide by tp {tp}", fix)
     if isinstance(attention, Gqa) and attention.kv_heads % tp and tp % attention.kv_heads:
+        # One head, as a latent, is replicated: never a reason to refuse.
         fix = f"use a tp that divides {attention.kv_heads} or is a multiple of it"
         yield Fault("tp", f"{attention.kv_heads} KV heads and tp {tp} do not divide each other", fix)
 

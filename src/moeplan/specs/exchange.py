@@ -11,6 +11,7 @@ from moeplan.errors import UnknownName
 from moeplan.specs.loading import build, read_mapping
 
 Mode = Literal["low-latency", "normal", "one domain"]
+Direction = Literal["dispatch", "combine"]
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "exchanges"
 
 
@@ -42,6 +43,7 @@ class Exchange:
         return self.wires.get(precision, "bf16")
 
 
+@lru_cache(maxsize=32)
 def exchange(name: str) -> Exchange:
     """The all-to-all of that name or alias; raise UnknownName with near names."""
     given = name.lower().strip()

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from moeplan.kernels.wire import Direction
 from moeplan.routing.targets import distinct_targets
+from moeplan.specs.exchange import Direction
 from moeplan.specs.precision import weight_format
 from moeplan.validate.not_modelled import NotModelledError
 

@@ -11,8 +11,9 @@ from moeplan.errors import InputError
 from moeplan.kernels.library import KernelLibrary
 from moeplan.kernels.observed import observed, observed_keys
 from moeplan.kernels.sources import KernelSources
-from moeplan.kernels.wire import FORMS, Direction, asked
+from moeplan.kernels.wire import FORMS, asked
 from moeplan.specs.catalog import Catalog
+from moeplan.specs.exchange import Direction
 from moeplan.validate.score import Score, score
 
 NAME: Final = "all_to_all"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from moeplan.engines.rules import EngineName
 from moeplan.errors import Fault, InputError
-from moeplan.specs.model import Gqa, ModelSpec
-
-FP8_BLOCK = 128
+from moeplan.specs.deployment import head_faults
+from moeplan.specs.model import ModelSpec
+from moeplan.specs.spread import BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +64,7 @@ def violations(model: ModelSpec, layout: Layout, engine: EngineName) -> list[Fau
 
 
 def _attention_faults(model: ModelSpec, layout: Layout) -> list[Fault]:
-    heads = model.attention.heads
-    faults = []
-    if heads % layout.tp:
-        fix = f"use a tp that divides {heads}, or tp 1 with dp {layout.tp * layout.dp}"
-        faults.append(Fault("tp", f"{heads} attention heads do not divide by tp {layout.tp}", fix))
-    if isinstance(model.attention, Gqa):
-        kv_heads = model.attention.kv_heads
-        if kv_heads % layout.tp and layout.tp % kv_heads:  # one head or latent is replicated, never a reason to refuse
-            fix = f"use a tp that divides {kv_heads} or is a multiple of it"
-            faults.append(Fault("tp", f"{kv_heads} KV heads and tp {layout.tp} do not divide each other", fix))
+    faults = list(head_faults(model, layout.tp, f", or tp 1 with dp {layout.tp * layout.dp}"))
     if layout.pp > model.layer_count:
         faults.append(Fault("pp", f"{layout.pp} stages for {model.layer_count} layers", "use fewer stages"))
     return faults
@@ -93,7 +84,7 @@ def _expert_faults(model: ModelSpec, layout: Layout) -> list[Fault]:
     width = experts.width
     if layout.moe_tp > 1 and model.formats.experts == "fp8_block":
         share = width / layout.moe_tp
-        if share % FP8_BLOCK:
+        if share % BLOCK:
             fix = f"use moe_tp 1 and moe_ep {layout.moe_tp * layout.moe_ep}"
             faults.append(Fault("moe_tp", f"expert width {width} / {layout.moe_tp} = {share:g} breaks 128-blocks", fix))
     elif width % layout.moe_tp:

@@ -155,7 +155,7 @@ def _first(
 
 def _unlike(catalog: Catalog, chip: Gpu, found: Chosen) -> str:
     """What sets a chip apart from all that a fit comes from, by more than twice; empty where nothing does."""
-    others = [catalog.packaged.gpu(gpu) for gpu in found.fit.gpus if gpu in catalog.packaged.names("gpus")]
+    others = _packaged(catalog.packaged, found.fit.gpus)
     if not others:
         return ""
     figures: tuple[tuple[str, Callable[[Gpu], float]], ...] = (
@@ -167,6 +167,13 @@ def _unlike(catalog: Catalog, chip: Gpu, found: Chosen) -> str:
     if chip.sms is None:
         text = "; ".join(part for part in (text, f"SMs not given, {chip.units} taken") if part)
     return text
+
+
+@lru_cache(maxsize=256)
+def _packaged(catalog: Catalog, names: tuple[str, ...]) -> tuple[Gpu, ...]:
+    """The packaged chips of these names, whose files nobody changes; every kernel of every step asks."""
+    known = catalog.names("gpus")
+    return tuple(catalog.gpu(name) for name in names if name in known)
 
 
 def _abroad(catalog: Catalog, recipe: str, file: FitFile) -> FitError | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -141,7 +141,17 @@ def largest_of_normals(count: Real) -> Real:
     """How far the largest of `count` standard normal numbers lies above 0 on average, Φ⁻¹((n − ⅜) / (n + ¼)) (Blom)."""
     number = np.maximum(np.asarray(count, dtype=float), 1.0)
     every, place = np.unique(number, return_inverse=True)
-    found: Array = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in every])[place].reshape(
-        number.shape
-    )
+    found: Array = np.array([_normal_quantile((n - 0.375) / (n + 0.25)) for n in every])[place].reshape(number.shape)
     return found if np.ndim(count) else float(found)
+
+
+def _normal_quantile(share: float) -> float:
+    """Φ⁻¹ of a share from one half up, by Newton's steps, which from 0 never pass it; `statistics` loads for 10 ms."""
+    found = 0.0
+    for _ in range(60):
+        missing = share - 0.5 * math.erfc(-found / math.sqrt(2.0))
+        step = missing * math.sqrt(2.0 * math.pi) * math.exp(0.5 * found * found)
+        found += step
+        if step < 1e-13:
+            break
+    return found

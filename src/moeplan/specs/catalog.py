@@ -125,6 +125,10 @@ class Catalog:
     def path(self, kind: Kind, name: str) -> Path:
         """Resolve a name or alias to its file; raise UnknownName with near names."""
         given = name.lower().strip()
+        if len(self.roots) == 1:  # packaged names are lower case: no need to list what there is
+            for suffix in _SUFFIXES[kind] if os.path.basename(given) == given else ():
+                if given != "index" and os.path.isfile(found := self.roots[0] / kind / f"{given}{suffix}"):
+                    return found
         files = {path.stem.lower(): path for path in reversed(list(self._files(kind)))}
         if given in files:  # a file's own name before an alias
             return files[given]

@@ -7,6 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -98,12 +99,18 @@ def build(cls: type[T], content: Mapping[str, Any], where: str) -> T:
     return typing.cast(T, result)
 
 
+@lru_cache(maxsize=256)
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; a file holds many of one class."""
+    return typing.get_type_hints(cls)
+
+
 def _build(cls: type, content: Any, path: str, faults: list[Fault]) -> Any:
     if not isinstance(content, Mapping):
         faults.append(Fault(path or "top level", f"holds {content!r}, wanted a mapping"))
         return None
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for key in content:
         if key not in fields:
             fix = suggestion(str(key), fields) or f"allowed: {', '.join(fields)}"

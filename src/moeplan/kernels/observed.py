@@ -40,7 +40,11 @@ def observed(catalog: Catalog, name: str, wanted: Mapping[str, str]) -> tuple[di
     path = catalog.data_file("observations", f"{name}.csv")
     about = build(About, read_mapping(path.with_suffix(".yaml")), str(path.with_suffix(".yaml")))
     faults = [Fault(f"where {key}", "is no column", f"one of {', '.join(TEXT)}") for key in wanted if key not in TEXT]
-    rows = [row for row in _read(path) if all(row[key] == value for key, value in wanted.items() if key in TEXT)]
+    rows = [
+        row
+        for row in _read(path, wanted.get("gpu", ""))
+        if all(row[key] == value for key, value in wanted.items() if key in TEXT)
+    ]
     if not rows and not faults:
         faults = [Fault("where", f"no row of {path.name} holds {dict(wanted)}", "see the file")]
     if faults:
@@ -57,12 +61,14 @@ def observed(catalog: Catalog, name: str, wanted: Mapping[str, str]) -> tuple[di
 
 def observed_keys(catalog: Catalog, name: str) -> list[dict[str, str]]:
     """The kernels, GPUs and cards of a file: its text columns but the kind and source of a row, each pair once."""
-    rows = _read(catalog.data_file("observations", f"{name}.csv"))
+    rows = _read(catalog.data_file("observations", f"{name}.csv"), "")
     keys = dict.fromkeys(tuple((key, row[key]) for key in TEXT if key not in ("kind", "source")) for row in rows)
     return [dict(key) for key in keys]
 
 
-@lru_cache(maxsize=4)
-def _read(path: Path) -> tuple[dict[str, str], ...]:
+@lru_cache(maxsize=32)
+def _read(path: Path, word: str) -> tuple[dict[str, str], ...]:
+    """The rows of a file that hold a word anywhere, all for none: a step asks for one chip's and reads no others."""
     with path.open(newline="", encoding="utf-8") as file:
-        return tuple(csv.DictReader(file))
+        head = file.readline()
+        return tuple(csv.DictReader([head, *(line for line in file if word in line)]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from moeplan.errors import Fault, Unsupported
-from moeplan.kernels.all_to_all import message_bytes, wire_share
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.wire import AllToAll, Fabric, Traffic
 from moeplan.kernels.wire import all_to_all as timed_all_to_all
@@ -141,6 +140,8 @@ def _by_rates(
     Of the tokens·top_k messages that a rank sends, a fraction 1/ep stays, (g − 1)/ep cross the scale-up link of g GPUs,
     (ep − g)/ep cross the NIC.
     """
+    from moeplan.kernels.all_to_all import message_bytes, wire_share
+
     cluster, figures = machine.cluster, machine.kernels.general
     gpu, nic = cluster.gpu, cluster.nic
     group = np.minimum(gpu.domain, ep)

@@ -65,7 +65,7 @@ class Catalog:
     def nic(self, name: str) -> Nic:
         """Return the NIC of that name or alias; raise UnknownName or InputError."""
         path = self.path("nics", name)
-        return replace(build(Nic, read_mapping(path), str(path)), slug=path.stem)
+        return replace(_load_nic(path, path.stat().st_mtime_ns), slug=path.stem)
 
     def cluster(self, name: str) -> Cluster:
         """Return the cluster of that name, its GPU and NIC loaded; raise UnknownName or InputError."""
@@ -162,6 +162,11 @@ class Catalog:
 @lru_cache(maxsize=64)
 def _load_gpu(path: Path, _changed: int) -> Gpu:
     return build(Gpu, read_mapping(path), str(path))
+
+
+@lru_cache(maxsize=64)
+def _load_nic(path: Path, _changed: int) -> Nic:
+    return build(Nic, read_mapping(path), str(path))
 
 
 @lru_cache(maxsize=64)

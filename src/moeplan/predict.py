@@ -183,6 +183,7 @@ class Predictor:
             slots=slots,
             even=deployment.load == "even",
             imbalance=deployment.imbalance,
+            routed=deployment.routed,
             tp=deployment.tp,
             moe_tp=deployment.moe_tp,
             exchange=deployment.exchange,

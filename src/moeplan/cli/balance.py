@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moeplan.cli.balance_question import Subject, check, model_rows, subject
+from moeplan.cli.balance_steps import BalancedSteps, balanced_steps, check_steps
 from moeplan.cli.machines import DEFAULT_NIC
 from moeplan.cli.options import (
     chart_option,
@@ -20,7 +21,7 @@ from moeplan.cli.options import (
     print_json,
     set_option,
 )
-from moeplan.errors import Fault, InputError
+from moeplan.errors import Fault, InputError, together
 from moeplan.specs.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ MOST = 100_000
     "--worth", is_flag=True, help="What balancing is worth, by batch and by redundant slots; drift over windows."
 )
 @click.option("--share", type=float, default=0.6, show_default=True, metavar="F", help="Share of a step that balances.")
+@click.option("--context", metavar="TOKENS", help="Cached tokens per request: --worth by the step model, too.")
+@click.option("--min-tps", metavar="TPS", help="Promised tokens per second per user, for what slots leave to serve.")
 @click.option("--window-seconds", type=float, metavar="S", help="Seconds of a window: how often to rebalance.")
 @click.option(
     "--pause", type=float, metavar="S", help="Seconds a rebalance stops serving; default: planning and moving."
@@ -77,13 +80,13 @@ def command(files: tuple[str, ...], **options: Any) -> int:
     Example: moeplan balance loads.csv --ranks 72 --redundant 32 --model deepseek-v3 --gpu h800 --out placement.json
     """
     check_chart(options["chart"])
-    check(files, options)
+    together("options", lambda: check(files, options), lambda: check_steps(options))
     catalog = Catalog.standard(options["data"])
     if options["published"]:
         return _published(catalog, as_json=options["as_json"])
     asked = subject(files, options, catalog)
     found = _balance(asked, options)
-    worth = _worth(asked, found, options) if options["worth"] or options["chart"] else None
+    worth = _worth(asked, found, options, catalog) if options["worth"] or options["chart"] else None
     if options["out"]:
         _write(asked, found, Path(options["out"]))
     if options["chart"] and worth is not None:
@@ -102,6 +105,7 @@ class _Worth:
     drift: Drift | None
     costs: list[Interval]
     pause: float | None
+    steps: BalancedSteps | None
 
 
 def _start(asked: Subject, options: Mapping[str, Any]) -> tuple[ExpertMap, str]:
@@ -160,7 +164,7 @@ def _balance(asked: Subject, options: Mapping[str, Any]) -> Balanced:
     )
 
 
-def _worth(asked: Subject, found: Balanced, options: Mapping[str, Any]) -> _Worth:
+def _worth(asked: Subject, found: Balanced, options: Mapping[str, Any], catalog: Catalog) -> _Worth:
     from moeplan.explain.balance_worth import gains, skew_parts
     from moeplan.explain.load_drift import drift, intervals
     from moeplan.explain.replica_curve import replica_curve, worth_having
@@ -195,6 +199,7 @@ def _worth(asked: Subject, found: Balanced, options: Mapping[str, Any]) -> _Wort
         drift=aged,
         costs=costs,
         pause=pause,
+        steps=balanced_steps(asked, options, catalog, before=found.before, after=found.after, points=points),
     )
 
 
@@ -254,6 +259,7 @@ def _show(asked: Subject, found: Balanced, worth: _Worth | None, options: Mappin
         print_drift,
         print_worth,
     )
+    from moeplan.report.balance_steps_report import print_steps, steps_content
 
     lines = engine_lines(asked.slots - asked.loads.experts, options["out"])
     if options["as_json"]:
@@ -269,6 +275,7 @@ def _show(asked: Subject, found: Balanced, worth: _Worth | None, options: Mappin
                 "worth_having": worth.best.redundant,
                 "drift": worth.drift,
                 "intervals": worth.costs,
+                "steps": None if worth.steps is None else steps_content(worth.steps),
             }
         print_json(document("balance", content))
         return
@@ -279,6 +286,8 @@ def _show(asked: Subject, found: Balanced, worth: _Worth | None, options: Mappin
     if worth is not None:
         print_worth(out, worth.parts, worth.gains, worth.rows)
         print_curve(out, worth.points, worth.best)
+        if worth.steps is not None:
+            print_steps(out, worth.steps)
         if worth.drift is not None:
             print_drift(out, worth.drift, worth.costs, pause=worth.pause)
     out.print()

@@ -69,6 +69,7 @@ def _own_options(command: Command) -> Command:
                 help="Requests per GPU to show; the limits are sought whatever is shown.",
             ),
             deployment_options,
+            click.option("--redundant", metavar="N", help="Redundant expert slots; default: what fills every rank."),
             step_options,
         ]
     ):

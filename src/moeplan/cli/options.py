@@ -104,7 +104,6 @@ def deployment_options(command: Command) -> Command:
             click.option(
                 "--attention", default="bf16", show_default=True, metavar="FORMAT", help="Format of the attention core."
             ),
-            click.option("--redundant", metavar="N", help="Redundant expert slots; default: what fills every rank."),
         ]
     ):
         command = option(command)

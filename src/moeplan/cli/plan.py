@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from moeplan.cli.load_option import load_options
 from moeplan.cli.machines import machine_options
 from moeplan.cli.options import (
     chart_option,
@@ -62,6 +63,7 @@ from moeplan.search.space import Space
 @click.option(
     "--schedule", default="naive,two-batch", show_default=True, metavar="NAME[,NAME…]", help="Schedules to try."
 )
+@load_options
 @click.option("--max-batch", default="512", show_default=True, metavar="N", help="Largest batch per GPU to try.")
 @click.option(
     "--rank-by",
@@ -218,6 +220,8 @@ def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) 
         "linear": question.linear,
         "acceptance": question.acceptance,
         "nics_per_node": question.nics_per_node,
+        "load": question.load,
+        "redundant": None if question.redundant is None else str(int(deployment.redundant or 0)),
         "kernels": question.kernels,
         "strict": question.strict,
         "edits": question.edits,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from moeplan.cli.load_option import AUTO, check_load_options, read_load, redundant_slots
 from moeplan.cli.options import (
     MOST_DRAFTS,
     MOST_GPUS,
@@ -25,11 +26,12 @@ from moeplan.predict import Predictor
 from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Acceptance, Deployment, Precision, check_precision
+from moeplan.specs.deployment import Acceptance, Deployment, Precision, RoutedLoads, check_precision
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import PLAIN, schedule
 from moeplan.specs.spread import named_layouts
 
+EXTRAS = (0, 1, 2)  # redundant slots of a rank that `auto` tries, beyond what fills every rank
 MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
 
 
@@ -91,6 +93,7 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         lambda: _named_schedules(question.schedule),
         lambda: named_layouts(names(question.layout, "--layout")),
         lambda: whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
+        lambda: check_load_options(question.load, question.redundant),
     )
     model, edits = edited_model(catalog, question.model, question.edits)
     context, min_tps = count(question.context, "--context"), positive(question.min_tps, "--min-tps")
@@ -98,12 +101,13 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         fix = f"{model.name} reads at most {model.max_position:,} tokens as shipped; if you serve it with a longer rope"
         fix += " scaling, --set model.max_position=…"
         raise InputError("options", [Fault("--context", f"is {question.context}", fix)])
+    routed = read_load(question.load, model, balanced=question.redundant is not None)
     searches, unsupported = [], []
     refused: Unsupported | None = None
     for asked, cluster in machines.clusters(catalog, edits):
         predictor = Predictor.of(model, cluster, catalog, question.sources)
         try:
-            searches.append((asked, predictor, _space(question, predictor, context)))
+            searches.append((asked, predictor, _space(question, predictor, context, routed)))
         except Unsupported as error:  # in a comparison, no reason to drop the other GPUs
             refused = error
             unsupported.append((asked, cluster, "; ".join(map(str, error.faults))))
@@ -118,10 +122,11 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
     )
 
 
-def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Space:
+def _space(question: PlanQuestion, predictor: Predictor, context: float, routed: RoutedLoads | None) -> Space:
     model, cluster = predictor.model, predictor.machine.cluster
     counts = instance_sizes(question.gpus, cluster)
     drafts = _drafts(model, question.mtp)
+    _check_slots(model, counts, redundant_slots(question.redundant))
     largest = int(count(question.max_batch, "--max-batch", most=LARGEST_BATCH))
     space = Space(
         counts=counts,
@@ -134,6 +139,9 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Spac
         model=model,
         layouts=named_layouts(names(question.layout, "--layout")),
         tps=whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
+        redundant=redundant_slots(question.redundant),
+        extras=EXTRAS if question.redundant == AUTO else (0,),
+        routed=routed,
     )
     space = replace(space, layouts=_answered(predictor, space))
     if space.size > MOST_CONFIGURATIONS:
@@ -144,6 +152,20 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float) -> Spac
             "options", [Fault("--schedule", "leaves nothing to try", "two-batch needs --max-batch of 2 or more")]
         )
     return space
+
+
+def _check_slots(model: ModelSpec, counts: tuple[int, ...], redundant: int | None) -> None:
+    """Raise InputError where a number of redundant slots suits none of the sizes, or the model has no experts."""
+    if redundant is None:
+        return
+    if model.experts is None:
+        raise InputError("options", [Fault("--redundant", f"{model.name} has no experts", "leave it out")])
+    slots = model.experts.count + redundant
+    if not any(slots % size == 0 for size in counts):
+        near = sorted({-model.experts.count % size for size in counts})[:4]
+        fix = f"give auto, {', '.join(map(str, near))} or a multiple of the GPUs more"
+        sizes = ", ".join(map(str, counts[:6])) + (", …" if counts[6:] else "")
+        raise InputError("options", [Fault("--redundant", f"{slots} slots divide over none of {sizes} GPUs", fix)])
 
 
 def _answered(predictor: Predictor, space: Space) -> tuple[str, ...]:

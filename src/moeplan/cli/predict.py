@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from moeplan.cli.options import chart_option, check_chart, json_option, print_json, save_option
 from moeplan.cli.saved import save
 from moeplan.cli.step_question import answer, asked, question_options, said_to_fit
-from moeplan.predict import Prediction
+from moeplan.predict import Prediction, Predictor
+
+if TYPE_CHECKING:
+    from moeplan.explain.placement_gain import PlacementGain
 
 
 @click.command("predict")
@@ -28,7 +31,8 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     """
     check_chart(options["chart"])
     question, rest = asked(ctx, options)
-    _, step = answer(question)
+    predictor, step = answer(question)
+    gain = _placement_gain(predictor, step)
     if rest["save"]:
         from dataclasses import asdict
 
@@ -38,13 +42,31 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     if rest["as_json"]:
         from moeplan.report.document import document, prediction_content
 
-        print_json(document("predict", prediction_content(step, explain=rest["explain"])))
+        content = prediction_content(step, explain=rest["explain"])
+        if gain is not None:
+            from moeplan.report.document import placement_content
+
+            content["balancing"] = placement_content(gain)
+        print_json(document("predict", content))
     else:
-        from moeplan.report.step_report import print_prediction
+        from moeplan.report.step_report import print_placement, print_prediction
         from moeplan.report.tables import console
 
         print_prediction(console(), step, explain=rest["explain"])
+        if gain is not None:
+            print_placement(console(), gain)
     return 0 if said_to_fit(step) else 1
+
+
+def _placement_gain(predictor: Predictor, step: Prediction) -> PlacementGain | None:
+    """What balancing is worth, where loads of experts are given and there are ranks to balance."""
+    routed = step.deployment.routed
+    if routed is None or float(step.deployment.ep) == 1:
+        return None
+    from moeplan.explain.placement_gain import placement_gain
+
+    before, after = (routed.placed(balanced=way) for way in (False, True))
+    return placement_gain(predictor, step.deployment, before=before, after=after)
 
 
 def _draw(step: Prediction, path: Path) -> None:

@@ -29,6 +29,8 @@ class Question:
     strict: bool = False
     edits: tuple[str, ...]
     data: str | None = None
+    load: str | None = None
+    redundant: str | None = None
 
     @property
     def machines(self) -> Machines:

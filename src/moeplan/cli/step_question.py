@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from moeplan.cli.load_option import AUTO, check_load_options, load_options, read_load, redundant_slots
 from moeplan.cli.machines import machine_options
 from moeplan.cli.options import (
     MOST_DRAFTS,
@@ -45,7 +46,6 @@ class StepQuestion(Question):
     tp: str | None
     host: HostName
     batch: str
-    redundant: str | None
     correct: tuple[str, ...]
 
 
@@ -72,6 +72,7 @@ def question_options(command: Command) -> Command:
             ),
             click.option("--batch", metavar="N", help="Requests per DP rank in a step: a GPU, or --tp of them."),
             deployment_options,
+            load_options,
             click.option(
                 "--correct", multiple=True, metavar="OPERATOR=FACTOR", help="Multiply an operator's time by hand."
             ),
@@ -104,7 +105,7 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
         lambda: edited_model(catalog, question.model, question.edits),
         lambda: machines.one(catalog, edits_of(question.edits)),
         lambda: formats(catalog.model(question.model), question.formats),
-        lambda: count(question.redundant, "--redundant", least=0) if question.redundant is not None else None,
+        lambda: check_load_options(question.load, question.redundant),
         lambda: count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS),
         lambda: count(question.batch, "--batch"),
         lambda: count(question.ep, "--gpus"),
@@ -132,12 +133,19 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
             spec, experts=question.experts, linear=question.linear, core=question.attention, kv=question.kv
         ),
         acceptance=acceptance(question.acceptance, drafts),
-        redundant=int(count(question.redundant, "--redundant", least=0)) if question.redundant is not None else None,
+        redundant=redundant_slots(question.redundant),
+        routed=read_load(question.load, spec, balanced=question.redundant is not None),
         corrections=corrections(question.correct),
     )
     predictor = Predictor.of(spec, cluster, catalog, question.sources)
-    step = _predict(predictor, deployment, question.schedule)
-    return predictor, step
+    if question.redundant == AUTO and spec.experts is not None:
+        from moeplan.search.redundancy import fastest_redundancy
+
+        experts = spec.experts.count
+        return predictor, fastest_redundancy(
+            deployment, experts, lambda one: _predict(predictor, one, question.schedule)
+        )
+    return predictor, _predict(predictor, deployment, question.schedule)
 
 
 def asked_spread(model: ModelSpec, layout: str, tp: str | None, gpus: int) -> Spread:

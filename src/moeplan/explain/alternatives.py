@@ -53,9 +53,23 @@ def _parts(space: Space, winner: Prediction) -> Iterator[tuple[str, Space]]:
         part = _of_layout(space, layout)
         if layout != chosen.layout and part is not None:
             yield layout, part
+    yield from _placements(space, winner)
     for drafts in space.drafts:
         if drafts != int(chosen.drafts):
             yield f"{drafts} MTP draft{'s' if drafts != 1 else ''}", replace(space, drafts=(drafts,))
+
+
+def _placements(space: Space, winner: Prediction) -> Iterator[tuple[str, Space]]:
+    """Experts in order instead of balanced, and the other numbers of redundant slots."""
+    if space.routed is None or not space.routed.balanced or winner.slots is None:
+        return
+    yield "experts in order", replace(space, routed=space.routed.placed(balanced=False), extras=(0,))
+    ep = int(winner.slots.ep)
+    chosen = int(winner.slots.redundant) // ep - (-winner.slots.experts % ep) // ep
+    for extra in space.extras:
+        if extra != chosen:
+            name = f"{extra} more expert slot{'s' * (extra > 1)} a rank" if extra else "no more expert slots"
+            yield name, replace(space, extras=(extra,))
 
 
 def _of_layout(space: Space, layout: str) -> Space | None:

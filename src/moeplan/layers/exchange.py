@@ -75,7 +75,7 @@ def _exchange(direction: Direction, step: Step) -> Cost:
 
 def _skew(step: Step) -> Real:
     """What the busiest rank receives over what it does under even routing: the fits' rows were routed evenly."""
-    if np.ndim(step.imbalance) == 0 and step.imbalance == 1.0:
+    if step.routed is None and np.ndim(step.imbalance) == 0 and step.imbalance == 1.0:
         return 1.0
     load = step.load()
     return 1.0 if load is None else load.skew

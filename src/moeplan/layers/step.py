@@ -9,7 +9,7 @@ from moeplan.kinds import Real
 from moeplan.ops.machine import Machine
 from moeplan.routing.coverage import GroupLimit
 from moeplan.routing.slots import ExpertLoad, Slots, expert_load
-from moeplan.specs.deployment import LOW_LATENCY, Precision, is_all_to_all
+from moeplan.specs.deployment import LOW_LATENCY, Precision, RoutedLoads, is_all_to_all
 from moeplan.specs.model import Attention, Mla, ModelSpec
 
 
@@ -29,6 +29,7 @@ class Step:
     ep: Real
     slots: Slots | None
     imbalance: Real = 1.0
+    routed: RoutedLoads | None = None
     even: bool = False  # every rank gets the mean, not what the fullest one is sampled
     tp: int = 1
     moe_tp: int = 1
@@ -41,13 +42,17 @@ class Step:
             return None
         experts = self.model.experts
         limit = GroupLimit(count=experts.n_group, taken=experts.topk_group)
+        imbalance, active = self.imbalance, None
+        if self.routed is not None:
+            imbalance, active = self.routed.at(ep=self.slots.ep, slots=self.slots.total, tokens=self.tokens)
         return expert_load(
             self.slots,
             tokens=self.tokens,
             top_k=experts.top_k,
             even=self.even,
             limit=limit,
-            imbalance=self.imbalance,
+            imbalance=imbalance,
+            active=active,
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from moeplan.specs.cluster import Nic
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.parameters import kv_bytes_per_token, parameters, weight_bytes
+
+if TYPE_CHECKING:
+    from moeplan.explain.placement_gain import PlacementGain
 
 Json = dict[str, Any]
 
@@ -70,6 +73,8 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
             "q_len": deployment.q_len,
             "acceptance": {"rates": deployment.acceptance.rates, "source": deployment.acceptance.source},
             "schedule": deployment.schedule,
+            "routing": deployment.routing,
+            "redundant": None if prediction.slots is None else prediction.slots.redundant,
             "precision": {
                 "experts": precision.experts.name,
                 "linear": precision.linear.name,
@@ -119,6 +124,20 @@ def _experts(prediction: Prediction) -> Json | None:
         "rows_per_slot_mean": load.mean_rows_per_slot,
         "rows_fullest_rank": load.rows,
         "active_slots_fullest_rank": load.active,
+    }
+
+
+def placement_content(gain: PlacementGain) -> Json:
+    """What placing the experts by their loads is worth to a step."""
+    before, after = gain.skews
+    return {
+        "in_order_s": gain.before.seconds,
+        "balanced_s": gain.after.seconds,
+        "busiest_over_mean_in_order": before,
+        "busiest_over_mean_balanced": after,
+        "gain": gain.gain,
+        "share": gain.share,
+        "gain_by_formula": gain.formula,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from moeplan.explain.shares import measured_share
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
@@ -9,6 +11,9 @@ from moeplan.predict import GroupTime, Prediction
 from moeplan.report.headline import headline
 from moeplan.report.tables import Console, Table, table
 from moeplan.units import gib, si
+
+if TYPE_CHECKING:
+    from moeplan.explain.placement_gain import PlacementGain
 
 
 def print_prediction(out: Console, step: Prediction, *, explain: bool = False, heading: bool = True) -> None:
@@ -129,7 +134,18 @@ def _experts_line(step: Prediction) -> str:
     return (
         f"Experts: {int(slots.total)} slots ({int(slots.redundant)} redundant), {int(slots.per_full_rank)} per rank "
         f"({which}); {float(load.mean_rows_per_slot):.1f} rows per slot on average in a micro-batch, "
-        f"{float(load.rows):.0f} rows on the fullest rank over {float(load.active):.1f} active slots"
+        f"{float(load.rows):.0f} rows on the fullest rank over {float(load.active):.1f} active slots. "
+        f"Routing: {step.deployment.routing}"
+    )
+
+
+def print_placement(out: Console, found: PlacementGain) -> None:
+    """What placing the experts by their loads is worth, whichever way they lie."""
+    before, after = found.skews
+    out.print(
+        f"Balancing: experts in order {float(found.before.seconds) * 1e3:.2f} ms (busiest rank {before:.2f} × the "
+        f"mean), balanced {float(found.after.seconds) * 1e3:.2f} ms ({after:.2f} ×): {found.gain:.2f} × by the step; "
+        f"{found.formula:.2f} × by the formula, f = {found.share:.2f}"
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from moeplan.kinds import Array, Real
 from moeplan.routing.expert_map import ExpertMap
 
-REACH, POINTS = 9.0, 96  # standard deviations around the means, and points on them, of the integral for the largest
+REACH, POINTS = 9.0, 48  # standard deviations around the means, and points on them, of the integral for the largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -45,7 +45,7 @@ class Slots:
         return self.per_full_rank * self.ep / self.total
 
 
-def deal(experts: int, ep: Real, redundant: int | None = None) -> Slots:
+def deal(experts: int, ep: Real, redundant: Real | None = None) -> Slots:
     """Deal the experts to the ranks, with `redundant` replicas; None fills every rank up to ⌈experts / ep⌉ slots.
 
     Raises InputError when there is a rank without a slot.
@@ -56,7 +56,8 @@ def deal(experts: int, ep: Real, redundant: int | None = None) -> Slots:
     if np.any(np.greater(ep, total)):
         least = int(np.max(ep)) - experts
         fix = f"give at least {least} redundant experts"
-        raise InputError("experts", [Fault("redundant", f"{total} slots leave a rank of {int(np.max(ep))} empty", fix)])
+        problem = f"{int(np.min(total))} slots leave a rank of {int(np.max(ep))} empty"
+        raise InputError("experts", [Fault("redundant", problem, fix)])
     return Slots(experts=experts, ep=ep, total=total + 0 * ep)
 
 
@@ -84,6 +85,7 @@ def expert_load(
     even: bool = False,
     limit: GroupLimit = NO_LIMIT,
     imbalance: Real = 1.0,
+    active: Real | None = None,
 ) -> ExpertLoad:
     """Rows under uniform routing of `tokens` tokens of the whole EP group to top_k experts each.
 
@@ -92,7 +94,8 @@ def expert_load(
     plus z·σ + (z² − 1)/6 · σ²/R: z is what the largest of P normal numbers exceeds their mean by, σ² the variance of a
     rank's rows, more where a group limit sends several of a token's picks to one rank; the last term is for a law that
     leans to the right as Poisson's does (Cornish-Fisher). `even` leaves the noise out. imbalance: what the busiest rank
-    has over the mean by heat and placement, if that is more. Replicas share evenly.
+    has over the mean by heat and placement, if that is more. active: its slots with a row, where heat is known.
+    Replicas share evenly.
     """
     mean = tokens * (top_k / slots.total)
     per_rank = mean * slots.per_full_rank
@@ -103,8 +106,10 @@ def expert_load(
         rows = np.maximum(rows, imbalance * tokens * top_k / slots.ep)
     most = tokens * np.minimum(top_k, slots.per_full_rank)  # a token goes to an expert at most once
     rows = np.minimum(rows, most)
-    idle = np.exp(tokens * np.log1p(-np.minimum(top_k / slots.total, 1.0 - 1e-12)))
-    active = np.minimum(slots.per_full_rank * (1.0 - idle), rows)
+    if active is None:
+        idle = np.exp(tokens * np.log1p(-np.minimum(top_k / slots.total, 1.0 - 1e-12)))
+        active = slots.per_full_rank * (1.0 - idle)
+    active = np.minimum(active, rows)
     return ExpertLoad(
         rows=rows,
         slots=slots.per_full_rank,

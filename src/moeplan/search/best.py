@@ -155,7 +155,14 @@ def _point(grid: Deployment, within: Array, batch: int) -> Deployment:
     slab = within[:, batch, :]
     count, draft = np.unravel_index(int(np.argmax(slab >= slab.max() * (1 - np.sign(slab.max()) * TIE))), slab.shape)
     counts, batches, drafts = np.asarray(grid.ep), np.asarray(grid.batch), np.asarray(grid.drafts)
-    return replace(grid, ep=int(counts[count, 0, 0]), batch=int(batches[0, batch, 0]), drafts=int(drafts[0, 0, draft]))
+    redundant = None if grid.redundant is None else int(np.asarray(grid.redundant)[count, 0, 0])
+    return replace(
+        grid,
+        ep=int(counts[count, 0, 0]),
+        batch=int(batches[0, batch, 0]),
+        drafts=int(drafts[0, 0, draft]),
+        redundant=redundant,
+    )
 
 
 def _merge(front: list[FrontPoint], fastest: Array, speed: Array, grid: Deployment) -> list[FrontPoint]:

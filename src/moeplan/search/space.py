@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from moeplan.specs.deployment import (
     Acceptance,
     Deployment,
     Precision,
+    RoutedLoads,
     ScheduleName,
     is_all_to_all,
 )
@@ -30,6 +31,8 @@ class Space:
 
     counts: GPUs of one instance; batches: requests per GPU; drafts: MTP drafts per step; each ascending. layouts: names
     of specs.spread, at all attention TP sizes of `tps`, as far as `model` allows; without a model the first layout.
+    redundant: expert slots beyond one per expert, at the sizes over which all slots divide; without it every rank is
+    filled, and given as many slots more as each of `extras`. routed: loads of the experts.
     """
 
     counts: tuple[int, ...]
@@ -42,6 +45,9 @@ class Space:
     model: ModelSpec | None = None
     layouts: tuple[str, ...] = ("dep",)
     tps: tuple[int, ...] = (1,)
+    redundant: int | None = None
+    extras: tuple[int, ...] = (0,)
+    routed: RoutedLoads | None = None
 
     def __post_init__(self) -> None:
         if not self.size:
@@ -69,9 +75,25 @@ class Space:
     def counts_for(self, schedule: ScheduleName, spread: Spread) -> Array:
         """The instance sizes that a schedule accepts: overlap needs an all-to-all, which one GPU does not have."""
         counts = np.array(spread.counts, dtype=float)
+        if self.redundant is not None and spread.moe_tp == 1:
+            counts = counts[(self._experts + self.redundant) % counts == 0]
         if not named(schedule).overlaps:
             return counts
         return counts[counts > 1] if is_all_to_all(spread.exchange) else counts[:0]
+
+    def redundant_for(self, spread: Spread, counts: Array) -> list[Array | None]:
+        """Redundant slots at every size, once for each choice; None: what fills every rank. None help a single rank."""
+        if spread.moe_tp > 1:
+            return [None]
+        if self.redundant is not None:
+            return [np.full(counts.shape, float(self.redundant))]
+        fewest = -self._experts % counts
+        return [None if extra == 0 else fewest + extra * counts for extra in self.extras]
+
+    @property
+    def _experts(self) -> int:
+        experts = self.model.experts if self.model is not None else None
+        return experts.count if experts is not None else 0
 
     def holds(self, schedule: ScheduleName) -> bool:
         """Whether any configuration has that schedule."""
@@ -97,13 +119,16 @@ class Space:
         columns = max(1, PIECE // (rows * len(self.drafts)))
         for low in range(0, counts.size, rows):
             for left in range(0, batches.size, columns):
-                some = batches[left : left + columns]
-                yield self.deployment(precision, spread, schedule, counts[low : low + rows], some)
+                grid = self.deployment(
+                    precision, spread, schedule, counts[low : low + rows], batches[left : left + columns]
+                )
+                for redundant in self.redundant_for(spread, counts[low : low + rows]):
+                    yield grid if redundant is None else replace(grid, redundant=redundant[:, None, None])
 
     def deployment(
         self, precision: Precision, spread: Spread, schedule: ScheduleName, counts: Array, batches: Array
     ) -> Deployment:
-        """A grid of one precision, spread and schedule on open axes."""
+        """A grid of one precision, spread and schedule on open axes, every rank filled."""
         return Deployment(
             batch=batches[None, :, None],
             ep=counts[:, None, None] / spread.moe_tp,
@@ -115,6 +140,7 @@ class Space:
             tp=spread.tp,
             moe_tp=spread.moe_tp,
             exchange=spread.exchange,
+            routed=self.routed,
         )
 
     @property
@@ -125,4 +151,5 @@ class Space:
 
     def _sizes(self, schedule: ScheduleName) -> Iterator[int]:
         for spread in self.spreads:
-            yield self.counts_for(schedule, spread).size * self.batches_for(schedule, spread.tp).size
+            choices = 1 if self.redundant is not None or spread.moe_tp > 1 else len(self.extras)
+            yield self.counts_for(schedule, spread).size * self.batches_for(schedule, spread.tp).size * choices

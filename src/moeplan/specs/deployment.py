@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
@@ -121,6 +121,28 @@ class Precision:
         return replace(model, formats=formats)
 
 
+class RoutedLoads(Protocol):
+    """Loads over the experts, and where those lie (routing.loaded_ranks)."""
+
+    @property
+    def experts(self) -> int:
+        """Experts of a layer."""
+
+    @property
+    def title(self) -> str:
+        """The loads and how experts are placed."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether experts are placed by their loads, not in order."""
+
+    def placed(self, *, balanced: bool) -> RoutedLoads:
+        """The same loads with experts balanced, or in order."""
+
+    def at(self, *, ep: Real, slots: Real, tokens: Real) -> tuple[Real, Real]:
+        """Rows of the busiest rank over the mean, and its active slots, with `tokens` tokens of the EP group."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """dp attention ranks of tp GPUs each; experts over ep ranks, each expert over moe_tp GPUs: dp·tp = ep·moe_tp GPUs.
@@ -129,8 +151,9 @@ class Deployment:
     request. Scalars, or arrays on open axes; tp and moe_tp are whole numbers. exchange: how tokens reach their experts:
     by the all-to-all of that name, by gathering all tokens on all GPUs, or, where all GPUs hold the same ones (dp = 1),
     by adding up. redundant: replicas of experts; None fills every rank. load: sampled takes the fullest rank under
-    uniform routing, even the mean. imbalance: rows of the busiest rank over the mean as measured or as loads and
-    placement make it; sampling alone is never below it. host: whether scheduling hides behind the step before.
+    uniform routing, even the mean. imbalance: rows of the busiest rank over the mean as measured; sampling alone is
+    never below it. routed: loads and placement, which then make the imbalance of every batch and what experts are
+    active. host: whether scheduling hides behind the step before.
     """
 
     batch: Real
@@ -140,9 +163,10 @@ class Deployment:
     acceptance: Acceptance
     drafts: Real = 0
     schedule: ScheduleName = PLAIN
-    redundant: int | None = None
+    redundant: Real | None = None
     load: LoadName = "sampled"
     imbalance: Real = 1.0
+    routed: RoutedLoads | None = None
     host: HostName = "overlapped"
     tp: int = 1
     moe_tp: int = 1
@@ -168,6 +192,17 @@ class Deployment:
     def all_to_all(self) -> bool:
         """Whether every token travels to its experts alone."""
         return is_all_to_all(self.exchange)
+
+    @property
+    def routing(self) -> str:
+        """How tokens are taken to choose their experts."""
+        if self.routed is not None:
+            return self.routed.title
+        if self.load == "even":
+            return "uniform, every rank as full as the mean"
+        if np.ndim(self.imbalance) or self.imbalance > 1.0:
+            return "busiest rank as given, uniform within it"
+        return "uniform, fullest rank of the sample"
 
     @property
     def layout(self) -> str:
@@ -271,10 +306,24 @@ def _other_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
         yield Fault("imbalance", f"is {deployment.imbalance}", "give the busiest rank over the mean, 1 or more")
     if deployment.redundant and model.experts is None:
         yield Fault("redundant", f"{model.name} has no experts", "leave it out")
+    yield from _routed_faults(deployment, model)
     if deployment.precision.core.name not in CORE_FORMATS:
         yield Fault("attention", f"no attention core in {deployment.precision.core.name}", f"{', '.join(CORE_FORMATS)}")
     if model.max_position is not None and float(deployment.context) > model.max_position:
         yield Fault("context", f"is {deployment.context:g}", f"{model.name} reads at most {model.max_position} tokens")
+
+
+def _routed_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
+    routed = deployment.routed
+    if routed is None:
+        return
+    if model.experts is None:
+        yield Fault("load", f"{model.name} has no experts", "leave it out")
+    elif routed.experts != model.experts.count:
+        problem = f"is of {routed.experts} experts, {model.name} has {model.experts.count}"
+        yield Fault("load", problem, "give loads of this model")
+    if deployment.load == "even" or np.any(np.greater(deployment.imbalance, 1.0)):
+        yield Fault("load", "beside an even load or an imbalance by hand says two things", "give one of them")
 
 
 def check_precision(precision: Precision, supports: object, gpu_name: str) -> None:

@@ -71,7 +71,10 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
         if backend == "deepep":
             flags.append(("--deepep-mode", "low_latency"))
     if redundant and gpus > 1:
-        flags += [("--ep-num-redundant-experts", str(redundant)), ("--enable-eplb", None)]
+        flags.append(("--ep-num-redundant-experts", str(redundant)))
+    routed = deployment.routed
+    if gpus > 1 and (routed.balanced if routed is not None else redundant):
+        flags.append(("--enable-eplb", None))
     switch = prediction.rule.support.schedule_flags[deployment.schedule]  # one that is missing was refused before
     if switch:
         flags.append((switch, None))

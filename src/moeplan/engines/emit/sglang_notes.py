@@ -24,6 +24,7 @@ def sglang_notes(prediction: Prediction, nodes: int, longest: int, backend: str 
         _context_note(prediction, longest),
         *_all_to_all_notes(prediction, backend),
         *_attention_notes(prediction),
+        *_placement_notes(prediction),
     ]
     if not prediction.model.is_moe:
         notes.append("a dense model on attention-DP alone: each GPU is a replica; start the command on each node")
@@ -43,6 +44,18 @@ def _context_note(prediction: Prediction, longest: int) -> str:
         f"--context-length {longest:,} is the most that the model reads and the predicted mean as well: no request can "
         "be longer, so a real mean is lower"
     )
+
+
+def _placement_notes(prediction: Prediction) -> list[str]:
+    routed = prediction.deployment.routed
+    if routed is None or float(prediction.deployment.gpus) == 1:
+        return []
+    if routed.balanced:
+        return [
+            "predicted with experts balanced from the start: `moeplan balance` writes the placement (--out FILE) for "
+            "--init-expert-location FILE; --enable-eplb alone gets there by its first rebalance"
+        ]
+    return ["predicted with experts in order under these loads; --redundant auto says what balancing is worth"]
 
 
 def _all_to_all_notes(prediction: Prediction, backend: str | None) -> list[str]:

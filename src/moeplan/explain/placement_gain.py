@@ -1,0 +1,160 @@
+"""What placing experts by their loads is worth to a step, by the step model and by the article's formula."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from moeplan.errors import Fault, InputError
+from moeplan.explain.batch_article import gain_of_balancing
+from moeplan.kinds import Real
+from moeplan.predict import Prediction, Predictor, dispatchable
+from moeplan.specs.deployment import Deployment, RoutedLoads
+from moeplan.specs.schedule import PLAIN, schedule
+
+BALANCED_STAGES = ("routed", "dispatch", "combine")
+TRIED = np.arange(2.0, 1025.0, 2.0)  # batches that both schedules take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacementGain:
+    """One deployment with experts as they lie at first and as they are placed."""
+
+    before: Prediction
+    after: Prediction
+
+    @property
+    def gain(self) -> float:
+        """Of the step, by the step model: rows, received bytes and active experts of the busiest rank put through it.
+
+        Below 1 where a hot expert is read once by many tokens: few tokens then read fewer experts than even ones do.
+        """
+        return float(self.before.seconds / self.after.seconds)
+
+    @property
+    def skews(self) -> tuple[float, float]:
+        """S0 and S1: rows of the busiest rank over the mean, sampling included, in a micro-batch."""
+        return skew(self.before), skew(self.after)
+
+    @property
+    def share(self) -> float:
+        """f: the share of the step before that goes to experts and their all-to-all, as far as nothing hides it."""
+        return balanced_share(self.before)
+
+    @property
+    def formula(self) -> float:
+        """1 / (f/(S0/S1) + 1 − f) (batch article, EPLB)."""
+        before, after = self.skews
+        return float(gain_of_balancing(self.share, before / after))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPoint:
+    """The most that a number of redundant slots lets a GPU serve: batch per rank, tok/s/GPU; 0 where nothing does."""
+
+    redundant: int
+    batch: int
+    tps_per_gpu: float
+    tps_per_user: float
+    kv_bytes: float  # free for the cache on a GPU beside all else
+
+
+def skew(step: Prediction) -> float:
+    """Rows of the busiest rank over the mean; 1 for a dense model."""
+    load, slots = step.load, step.slots
+    if load is None or slots is None:
+        return 1.0
+    return float(load.rows / (load.mean_rows_per_slot * slots.total / slots.ep))
+
+
+def balanced_share(step: Prediction) -> float:
+    """Exposed time of experts and their exchange over the step."""
+    spent = sum(
+        float(group.group.count * group.timeline.exposed[name])
+        for group in step.groups
+        for name in group.layer.stages
+        if name in BALANCED_STAGES
+    )
+    return spent / float(step.seconds)
+
+
+def placement_gain(
+    predictor: Predictor, deployment: Deployment, *, before: RoutedLoads, after: RoutedLoads
+) -> PlacementGain:
+    """Predict the deployment with both placements of its experts."""
+    first, last = (predictor.predict(replace(deployment, routed=one)) for one in (before, after))
+    return PlacementGain(before=first, after=last)
+
+
+def gains_by_batch(
+    predictor: Predictor,
+    deployment: Deployment,
+    *,
+    before: RoutedLoads,
+    after: RoutedLoads,
+    batches: Sequence[int],
+) -> list[PlacementGain]:
+    """At each batch per rank that fits in memory, each placement with its faster schedule."""
+    found = []
+    for batch in batches:
+        pair = [_faster(predictor, replace(deployment, batch=batch, routed=one)) for one in (before, after)]
+        if bool(pair[1].fits) and bool(dispatchable(pair[1])):
+            found.append(PlacementGain(before=pair[0], after=pair[1]))
+    return found
+
+
+def served(
+    predictor: Predictor, deployment: Deployment, *, redundant: Sequence[int], min_tps: float | None
+) -> list[ServedPoint]:
+    """What each number of redundant slots serves: they even the ranks out, and take memory from the cache.
+
+    The best of the batches TRIED and both schedules, under memory and min_tps (tokens per second per user), if given.
+    """
+    found = []
+    for number in redundant:
+        best = ServedPoint(redundant=number, batch=0, tps_per_gpu=0.0, tps_per_user=0.0, kv_bytes=0.0)
+        for name in _schedules(deployment):
+            step = predictor.evaluate(replace(deployment, batch=TRIED, redundant=number, schedule=name))
+            allowed = np.logical_and(step.fits, dispatchable(step))
+            if min_tps is not None:
+                allowed = np.logical_and(allowed, np.greater_equal(step.tps_per_user, min_tps))
+            served_tokens = np.where(allowed, step.tps_per_gpu, 0.0)
+            place = int(np.argmax(served_tokens))
+            if served_tokens[place] > best.tps_per_gpu:
+                best = ServedPoint(
+                    redundant=number,
+                    batch=int(TRIED[place]),
+                    tps_per_gpu=float(served_tokens[place]),
+                    tps_per_user=_at(step.tps_per_user, place),
+                    kv_bytes=_at(step.memory.kv_cache, place) + _at(step.memory.free, place),
+                )
+        found.append(best)
+    return found
+
+
+def most_served(points: Sequence[ServedPoint], *, least: float = 0.005) -> ServedPoint:
+    """The fewest redundant slots with which a GPU serves, but for `least`, as much as with any number.
+
+    Raises InputError where nothing can be served with any.
+    """
+    most = max(point.tps_per_gpu for point in points)
+    if most == 0.0:
+        fix = "lower --context or --min-tps, or take more GPUs"
+        raise InputError("balance", [Fault("--context", "no batch fits in memory at the promised speed", fix)])
+    return next(point for point in points if point.tps_per_gpu >= most * (1.0 - least))
+
+
+def _at(values: Real, place: int) -> float:
+    return float(np.broadcast_to(values, TRIED.shape)[place])
+
+
+def _schedules(deployment: Deployment) -> tuple[str, ...]:
+    return (PLAIN, "two-batch") if deployment.all_to_all and int(deployment.ep) > 1 else (PLAIN,)
+
+
+def _faster(predictor: Predictor, deployment: Deployment) -> Prediction:
+    names = [name for name in _schedules(deployment) if float(deployment.batch) % schedule(name).micro_batches == 0]
+    steps = [predictor.predict(replace(deployment, schedule=name)) for name in names]
+    return min(steps, key=lambda step: float(step.seconds))

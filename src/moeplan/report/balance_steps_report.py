@@ -1,0 +1,87 @@
+"""What balancing gives to steps: by batch, and by redundant slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from moeplan.report.document import Json, placement_content
+from moeplan.report.tables import Console, table
+from moeplan.units import gib
+
+if TYPE_CHECKING:
+    from moeplan.explain.placement_gain import PlacementGain, ServedPoint
+
+
+class Steps(Protocol):
+    """What is printed: gains by batch; what every number of redundant slots serves, and the best of them."""
+
+    @property
+    def context(self) -> int:
+        """Cached tokens per request."""
+
+    @property
+    def gains(self) -> Sequence[PlacementGain]:
+        """At each batch that fits."""
+
+    @property
+    def served(self) -> Sequence[ServedPoint]:
+        """By redundant slots."""
+
+    @property
+    def best(self) -> ServedPoint:
+        """The fewest that serve as much as any."""
+
+
+def print_steps(out: Console, found: Steps) -> None:
+    """Both tables."""
+    rows = []
+    for one in found.gains:
+        before, after = one.skews
+        rows.append(
+            [
+                f"{int(one.after.deployment.batch)}",
+                f"{float(one.before.seconds) * 1e3:.1f}",
+                f"{float(one.after.seconds) * 1e3:.1f}",
+                f"{before:.2f} → {after:.2f}",
+                f"{one.share:.2f}",
+                f"{one.formula:.2f}×",
+                f"{one.gain:.2f}×",
+            ]
+        )
+    headers = ("batch per rank", "before, ms", "after, ms", "S0 → S1", "f", "by the formula", "by the step")
+    out.print()
+    if rows:
+        first = found.gains[0].after
+        title = f"A step of {first.model.name} on {first.cluster.gpu.name}, context {found.context:,} tokens"
+        out.print(table(headers, rows, title=title))
+        out.print(
+            "f: share of the step before that experts and their all-to-all take, as far as nothing hides it. By the "
+            "step: rows, received bytes and active experts of the busiest rank put through the step model."
+        )
+    else:
+        out.print(f"No batch of the table fits in memory at a context of {found.context:,} tokens.")
+    rows = [
+        [
+            f"{point.redundant}",
+            gib(point.kv_bytes),
+            f"{point.batch}",
+            f"{point.tps_per_gpu:,.0f}",
+            f"{point.tps_per_user:.1f}",
+            "worth having" if point is found.best else "" if point.batch else "nothing fits",
+        ]
+        for point in found.served
+    ]
+    out.print()
+    labels = ("redundant", "free for KV", "batch per rank", "tok/s/GPU", "tok/s/user", "meaning")
+    out.print(table(labels, rows, title="What redundant experts leave to serve, balanced"))
+
+
+def steps_content(found: Steps) -> Json:
+    """The document's part."""
+    return {
+        "context": found.context,
+        "gains": [{"batch": int(one.after.deployment.batch), **placement_content(one)} for one in found.gains],
+        "served": found.served,
+        "worth_having": found.best.redundant,
+    }

@@ -1,0 +1,124 @@
+"""`--load` and `--redundant` of predict and plan, and `balance --worth` by the step model, as a user types them."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moeplan.cli import main
+
+LOADS = str(files("moeplan.data") / "observations" / "expert_load_dsv3_decode.csv")
+PREDICT = ("predict", "deepseek-v3", "--gpu", "h100", "--gpus", "72", "--context", "2k", "--batch", "128")
+PLAN = ("plan", "deepseek-v3", "--gpu", "h200", "--gpus", "16,32", "--context", "2k", "--min-tps", "20")
+NARROW = ("--layout", "dep", "--kv", "fp8", "--mtp", "0", "--max-batch", "256")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    code, out, err = run(capsys, *words, "--json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_every_prediction_states_its_routing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Dummy weights and forced balance mislead in both directions (sglang PR 25571 and others): say which it is."""
+    plain = document(capsys, *PREDICT)
+    assert plain["deployment"]["routing"] == "uniform, fullest rank of the sample"
+    assert "balancing" not in plain
+    skewed = document(capsys, *PREDICT, "--load", "zipf:0.8")
+    assert skewed["deployment"]["routing"] == "zipf:0.8, seed 0; experts in order"
+    _, out, _ = run(capsys, *PREDICT, "--load", "zipf:0.8")
+    assert "Routing: zipf:0.8, seed 0; experts in order" in out
+
+
+def test_balancing_recorded_loads(capsys: pytest.CaptureFixture[str]) -> None:
+    order = document(capsys, *PREDICT, "--load", LOADS)
+    balanced = document(capsys, *PREDICT, "--load", LOADS, "--redundant", "auto")
+    assert balanced["deployment"]["redundant"] >= 32
+    assert balanced["metrics"]["step_s"] < 0.7 * order["metrics"]["step_s"]
+    assert order["balancing"]["gain"] == pytest.approx(order["metrics"]["step_s"] / order["balancing"]["balanced_s"])
+    assert order["experts"]["rows_fullest_rank"] > 2 * balanced["experts"]["rows_fullest_rank"]
+    _, out, _ = run(capsys, *PREDICT, "--load", LOADS, "--redundant", "32")
+    assert "Balancing: experts in order" in out
+    assert "× by the step" in out
+
+
+def test_a_plan_says_what_balancing_is_worth_and_starts_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved = tmp_path / "plan.yaml"
+    found = document(capsys, *PLAN, *NARROW, "--load", LOADS, "--redundant", "auto", "--save", str(saved))
+    best = found["best"][0]
+    assert best["launch"]["flags"]["--enable-eplb"] is True
+    assert any("--init-expert-location" in note for note in best["launch"]["notes"])
+    choices = {other["choice"]: other for other in found["alternatives"]}
+    assert choices["experts in order"]["tok_s_per_gpu"] < 0.8 * best["metrics"]["tok_s_per_gpu"]
+    assert any("expert slot" in name for name in choices)
+    again = document(capsys, "predict", str(saved))
+    assert again["metrics"]["step_s"] == pytest.approx(best["metrics"]["step_s"], rel=1e-9)
+    assert again["deployment"]["routing"] == best["deployment"]["routing"]
+    order = document(capsys, *PLAN, *NARROW, "--load", LOADS)
+    assert "--enable-eplb" not in order["best"][0]["launch"]["flags"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--redundant", "auto"), "--redundant: auto goes by the loads, and there are none"),
+        (("--load", "zpif:1"), "--load: 'zpif:1' is neither a law nor a file — did you mean zipf?"),
+        (("--load", "loads.csv"), "--load: 'loads.csv' is neither a law nor a file"),
+        (("--load", "zipf:nan"), "cannot read 'zipf:nan'"),
+        (("--load", "zipf:1", "--redundant", "33"), "289 slots do not divide over 72 ranks"),
+        (("--redundant", "many"), "--redundant"),
+    ],
+)
+def test_what_is_wrong_with_a_load(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str) -> None:
+    code, out, err = run(capsys, *PREDICT, *words)
+    assert code == 2
+    assert not out
+    assert said in err
+
+
+def test_loads_of_another_model_and_of_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "loads.csv"
+    path.write_text("e0,e1,e2,e3\n1,2,3,4\n")
+    assert "is of 4 experts, DeepSeek-V3 has 256" in run(capsys, *PREDICT, "--load", str(path))[2]
+    dense = ("predict", "llama-3.1-70b", "--gpu", "h200", "--gpus", "1", "--context", "1k", "--batch", "8")
+    code, _, err = run(capsys, *dense, "--load", "zipf:1")
+    assert code == 2
+    assert "has no experts" in err
+
+
+def test_a_number_of_slots_that_suits_no_size(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *PLAN, *NARROW, "--redundant", "5")
+    assert code == 2
+    assert "261 slots divide over none of 16, 32 GPUs" in err
+
+
+def test_worth_by_the_step_model(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("balance", LOADS, "--ranks", "72", "--model", "deepseek-v3", "--gpu", "h100", "--worth")
+    found = document(capsys, *words, "--context", "2k")["steps"]
+    gains = [one["gain"] for one in found["gains"]]
+    assert gains == sorted(gains)
+    assert 1.8 < gains[-1] < 2.54  # the batch article's; digitised loads are a lower bound
+    assert found["worth_having"] == 32
+    assert found["served"][0]["kv_bytes"] > found["served"][1]["kv_bytes"]
+    _, out, _ = run(capsys, *words, "--context", "2k", "--min-tps", "20")
+    assert "What redundant experts leave to serve" in out
+    assert document(capsys, *words)["steps"] is None
+
+
+def test_a_context_needs_a_model_a_gpu_and_worth(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "balance", LOADS, "--ranks", "72", "--context", "2k", "--min-tps", "fast")
+    assert code == 2
+    for said in ("--context: says nothing without --model and --gpu", "--worth", "--min-tps: is 'fast'"):
+        assert said in err

@@ -11,6 +11,7 @@ from moeplan.charts.expert_heat import expert_heat_chart
 from moeplan.charts.rank_loads import rank_loads_chart
 from moeplan.charts.render import write_chart
 from moeplan.charts.replica_curve import replica_curve_chart
+from moeplan.explain.placement_gain import ServedPoint
 from moeplan.explain.replica_curve import replica_curve, worth_having
 from moeplan.routing.load_laws import law_loads
 
@@ -61,3 +62,18 @@ def test_they_can_be_drawn(tmp_path: Path) -> None:
     ]
     written = write_chart(specs, tmp_path / "c.png")
     assert [path.stat().st_size > 5_000 for path in written] == [True] * 3
+
+
+def test_what_is_left_to_serve_is_a_panel_of_its_own() -> None:
+    served = [
+        ServedPoint(redundant=16 * at, batch=64 - at, tps_per_gpu=900.0 - at, tps_per_user=20.0, kv_bytes=1e9)
+        for at in range(3)
+    ]
+    spec = replica_curve_chart(POINTS, worth=worth_having(POINTS), subtitle="x", served=served)
+    assert len(spec["vconcat"]) == 3
+    values = spec["vconcat"][2]["data"]["values"]
+    assert [(one["redundant"], one["tok/s/GPU"], one["label"]) for one in values] == [
+        (0, 900.0, "64"),
+        (16, 899.0, "63"),
+        (32, 898.0, "62"),
+    ]

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from moeplan.explain.balance_observed import observed_gains, packaged_loads
+from moeplan.explain.balance_observed import BY_STEP, observed_gains, packaged_loads
 from moeplan.explain.balance_worth import (
     SCENARIOS,
     binds,
@@ -166,6 +166,9 @@ def test_published_beside_predicted() -> None:
     gain = next(one for one in found if one.setup == "LMSYS decode on 72 GPUs")
     assert gain.predicted is not None
     assert 1.9 < gain.predicted < gain.published == 2.54
+    (by_step,) = [one for one in found if one.statistic == BY_STEP]
+    assert by_step.predicted is not None
+    assert 1.9 < by_step.predicted < by_step.published == 2.54
     other = next(one for one in found if one.setup.startswith("TensorRT") and not one.balanced)
     assert other.predicted == pytest.approx(other.published, rel=0.02)  # another traffic: luck, as docs/balance.md says
     assert {one.predicted for one in found if one.model == "deepseek-v4-pro"} == {None}

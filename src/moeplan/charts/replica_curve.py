@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from moeplan.charts.style import Spec, chart
+from moeplan.explain.placement_gain import ServedPoint
 from moeplan.explain.replica_curve import ReplicaPoint
 
 WIDTH = 560
@@ -13,8 +14,13 @@ COLOURS = {"worst layer": "#D55E00", "mean of the layers": "#0072B2"}
 WORTH_COLOUR = "#009E73"
 
 
-def replica_curve_chart(points: Sequence[ReplicaPoint], *, worth: ReplicaPoint, subtitle: str) -> Spec:
-    """Max over mean (mean and worst of the layers) over the redundant slots; below it the GiB that a GPU holds."""
+def replica_curve_chart(
+    points: Sequence[ReplicaPoint], *, worth: ReplicaPoint, subtitle: str, served: Sequence[ServedPoint] = ()
+) -> Spec:
+    """Max over mean (mean and worst of the layers) over the redundant slots; below it what they cost.
+
+    The GiB that a GPU holds for them and, where steps were predicted, what is left for it to serve.
+    """
     possible = [point for point in points if point.possible]
     first, last = possible[0].redundant, possible[-1].redundant
     margin = max(last - first, 1) / 30
@@ -28,6 +34,8 @@ def replica_curve_chart(points: Sequence[ReplicaPoint], *, worth: ReplicaPoint, 
     panels = [{"width": WIDTH, "height": 260, "layer": [_lines(possible, x), _mark(worth)]}]
     if all(point.bytes_ is not None for point in possible):
         panels.append(_memory(possible, x))
+    if served:
+        panels.append(_served(served, x))
     spec = chart("What redundant experts buy", subtitle, {"vconcat": panels})
     del spec["width"], spec["height"]
     return spec
@@ -89,4 +97,27 @@ def _memory(points: Sequence[ReplicaPoint], x: Spec) -> Spec:
             "y": {"field": "GiB", "type": "quantitative", "title": "GiB per GPU"},
             "tooltip": [{"field": "redundant"}, {"field": "GiB", "format": ".2f"}],
         },
+    }
+
+
+def _served(points: Sequence[ServedPoint], x: Spec) -> Spec:
+    """Output tokens per second and GPU at the best batch that fits."""
+    values = [
+        {"redundant": point.redundant, "tok/s/GPU": point.tps_per_gpu, "batch": point.batch, "label": f"{point.batch}"}
+        for point in points
+    ]
+    label = {"type": "text", "dy": -10, "fontSize": 10, "color": "#555555"}
+    return {
+        "width": WIDTH,
+        "height": 120,
+        "data": {"values": values},
+        "encoding": {
+            "x": x,
+            "y": {"field": "tok/s/GPU", "type": "quantitative", "title": ["tok/s/GPU", "(label: batch)"]},
+            "tooltip": [{"field": "redundant"}, {"field": "tok/s/GPU", "format": ",.0f"}, {"field": "batch"}],
+        },
+        "layer": [
+            {"mark": {"type": "line", "point": {"size": 30, "color": WORTH_COLOUR}, "color": WORTH_COLOUR}},
+            {"mark": label, "encoding": {"text": {"field": "label"}}},
+        ],
     }

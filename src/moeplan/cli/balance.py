@@ -245,7 +245,12 @@ def _draw(asked: Subject, found: Balanced, worth: _Worth, path: Path) -> None:
     specs = [
         expert_heat_chart(loads, asked.loads.layers, subtitle=asked.loads.source),
         rank_loads_chart(panels, subtitle=title),
-        replica_curve_chart(worth.points, worth=worth.best, subtitle=f"{asked.loads.source}; {asked.ranks} ranks"),
+        replica_curve_chart(
+            worth.points,
+            worth=worth.best,
+            subtitle=f"{asked.loads.source}; {asked.ranks} ranks",
+            served=worth.steps.served if worth.steps is not None else (),
+        ),
     ]
     write_chart(specs, path)
 

@@ -114,3 +114,36 @@ def test_a_cluster_file_that_names_what_is_not_there(capsys: pytest.CaptureFixtu
     )
     assert code == 2
     assert all(word in err for word in ("mine.yaml", "h801", "cx77", "2 faults"))
+
+
+def test_a_switch_with_few_uplinks_slows_the_step_and_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As --set, or as a cluster's file; without the nodes of a switch a ratio means nothing."""
+    asked = ("predict", "deepseek-v3", "--ep", "64", *STEP, "--json")
+    h800 = ("--gpu", "h800", "--nic", "cx7")
+    edits = ("--set", "cluster.leaf_nodes=2", "--set", "cluster.oversubscription=3")
+    plain, shared = (json.loads(run(capsys, *asked, *h800, *more)[1]) for more in ((), edits))
+    assert shared["metrics"]["step_s"] > 1.1 * plain["metrics"]["step_s"]
+    assert "uplinks of a switch 3:1" in json.dumps(shared, ensure_ascii=False)
+    own = tmp_path / "clusters" / "mine.yaml"
+    own.parent.mkdir()
+    facts = {"name": "mine", "gpu": "h800", "nic": "cx7", "gpus_per_node": 8, "nics_per_node": 8}
+    own.write_text(yaml.safe_dump({**facts, "leaf_nodes": 2, "oversubscription": 3}))
+    written = json.loads(run(capsys, *asked, "--cluster", "mine", "--data", str(tmp_path))[1])
+    assert written["metrics"] == shared["metrics"]
+    code, _, err = run(capsys, *asked, *h800, *edits[2:])
+    assert code == 2
+    assert "give leaf_nodes" in err
+    assert "one of leaf_nodes" in run(capsys, *asked, *h800, "--set", "cluster.spines=4")[2]
+
+
+def test_what_bringing_a_cache_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(capsys, "predict", "deepseek-v3", "--cluster", "h20-cx7", "--ep", "32", *STEP, "--json")[1])
+    halved = json.loads(
+        run(capsys, "predict", "deepseek-v3", "--cluster", "h20-cx7x4", "--ep", "32", *STEP, "--json")[1]
+    )
+    first, second = found["kv_hand_over"], halved["kv_hand_over"]
+    assert first["bytes"] == second["bytes"] == 4000 * 61 * 576 * 2
+    assert second["seconds"] == pytest.approx(2 * first["seconds"], rel=0.1)
+    assert "KV hand-over" in run(capsys, "predict", "deepseek-v3", "--gpu", "h20", "--ep", "32", *STEP)[1]

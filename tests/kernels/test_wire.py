@@ -179,3 +179,16 @@ def test_the_articles_figures_hold_no_collective() -> None:
         ep=16.0,
     )
     assert found is None
+
+
+def test_uplinks_of_a_switch() -> None:
+    """Oversubscription slows what leaves a switch: nothing inside it, by its ratio far beyond it."""
+    plain = Fabric(per_node=8.0, nic_rate=50e9, nic_latency=5e-6)
+    shared = replace(plain, leaf=32.0, oversubscription=4.0)
+    assert shared.rate(32) == plain.rate(32) == 50e9
+    assert shared.rate(64) == pytest.approx(50e9 / (4 * 32 / 56))
+    assert shared.rate(10_000) == pytest.approx(50e9 / 4, rel=0.01)
+    assert replace(shared, oversubscription=1.1).rate(40) == 50e9  # a quarter leaves: the NIC is slower
+    ep = np.array([16.0, 32.0, 64.0, 144.0])
+    assert np.all(np.diff(np.broadcast_to(shared.rate(ep), ep.shape)) <= 0)
+    assert [float(one) for one in np.broadcast_to(shared.rate(ep), ep.shape)] == [float(shared.rate(one)) for one in ep]

@@ -109,7 +109,7 @@ def test_an_unknown_path_gets_near_ones(thing: Any, text: str, near: str) -> Non
 
 
 def test_what_is_no_edit_is_refused_at_once() -> None:
-    wrong = ["gpu", "gpu=1", "gpu.=1", "gpu.tdp=", "gpu.tdp= ", "=1", "", "gpus.tdp=1W", "cluster.nodes=2"]
+    wrong = ["gpu", "gpu=1", "gpu.=1", "gpu.tdp=", "gpu.tdp= ", "=1", "", "gpus.tdp=1W", "rack.nodes=2"]
     with pytest.raises(InputError) as stop:
         parse_edits([*wrong, "gpu.tdp=700W"])
     assert [fault.path for fault in stop.value.faults] == [f"--set {text}" for text in wrong]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from moeplan.cli.options import cluster_of, count, names
+from moeplan.cli.options import cluster_of, count, edited_cluster, names
 from moeplan.errors import Fault, InputError, together
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
@@ -89,4 +89,5 @@ def _edited(cluster: Cluster, nics_per_node: int | None, edits: Sequence[Edit]) 
         from moeplan.specs.edits import edited
 
         cluster = replace(cluster, gpu=edited(cluster.gpu, "gpu", edits), nic=edited(cluster.nic, "nic", edits))
+        cluster = edited_cluster(cluster, edits)
     return replace(cluster, nics_per_node=nics_per_node) if nics_per_node is not None else cluster

@@ -25,6 +25,7 @@ T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MOST_DRAFTS = 32
+FABRIC = ("leaf_nodes", "oversubscription", "nodes")  # of a cluster, that --set may edit
 MOST_GPUS = 10_000  # in one instance
 PUBLISHED_ACCEPTANCE = 0.85
 PUBLISHED_ACCEPTANCE_SOURCE = "assumed: 0.85 per draft, geometric (DeepSeek-V3 report, as in the throughput article)"
@@ -286,12 +287,32 @@ def cluster_of(catalog: Catalog, gpu: str, nic: str, nics_per_node: int | None, 
         from moeplan.specs.edits import edited
 
         device, card = edited(device, "gpu", edits), edited(card, "nic", edits)
-    return Cluster(
+    found = Cluster(
         gpu=device,
         nic=card,
         gpus_per_node=device.gpus_per_node,
         nics_per_node=nics_per_node if nics_per_node is not None else device.gpus_per_node,
     )
+    return edited_cluster(found, edits)
+
+
+def edited_cluster(cluster: Cluster, edits: Sequence[Edit]) -> Cluster:
+    """The cluster with the edits of its fabric; its GPU and NIC have edits of their own. Raise InputError."""
+    own = [edit for edit in edits if edit.target == "cluster"]
+    if not own:
+        return cluster
+    from moeplan.specs.edits import edited
+
+    faults = [
+        Fault(
+            f"--set cluster.{edit.path}", "edits no fabric", f"one of {', '.join(FABRIC)}; gpu.… and nic.… of their own"
+        )
+        for edit in own
+        if edit.path not in FABRIC
+    ]
+    if faults:
+        raise InputError("options", faults)
+    return edited(cluster, "cluster", own)
 
 
 def edited_model(catalog: Catalog, name: str, texts: Sequence[str]) -> tuple[ModelSpec, Sequence[Edit]]:

@@ -10,6 +10,7 @@ import click
 from moeplan.cli.options import chart_option, check_chart, json_option, print_json, save_option
 from moeplan.cli.saved import save
 from moeplan.cli.step_question import answer, asked, question_options, said_to_fit
+from moeplan.explain.hand_over import kv_hand_over
 from moeplan.predict import Prediction, Predictor
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     check_chart(options["chart"])
     question, rest = asked(ctx, options)
     predictor, step = answer(question)
-    gain = _placement_gain(predictor, step)
+    gain, cache = _placement_gain(predictor, step), kv_hand_over(predictor.machine, step)
     if rest["save"]:
         from dataclasses import asdict
 
@@ -47,12 +48,14 @@ def command(ctx: click.Context, /, **options: Any) -> int:
             from moeplan.report.document import placement_content
 
             content["balancing"] = placement_content(gain)
+        content["kv_hand_over"] = {"bytes": cache.bytes_, "seconds": cache.seconds, "origin": str(cache.origin)}
         print_json(document("predict", content))
     else:
-        from moeplan.report.step_report import print_placement, print_prediction
+        from moeplan.report.step_report import print_hand_over, print_placement, print_prediction
         from moeplan.report.tables import console
 
         print_prediction(console(), step, explain=rest["explain"])
+        print_hand_over(console(), cache)
         if gain is not None:
             print_placement(console(), gain)
     return 0 if said_to_fit(step) else 1

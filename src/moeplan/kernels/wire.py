@@ -36,11 +36,16 @@ FARTHEST: Final = ("h200", "h100")  # whose rows of several nodes hold the other
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """per_node: GPUs that the scale-up link joins; nic_rate: bytes/s of NICs per GPU; nic_latency: of a NIC, s."""
+    """per_node: GPUs that the scale-up link joins; nic_rate: bytes/s of NICs per GPU; nic_latency: of a NIC, s.
+
+    leaf: GPUs under one switch; beyond it `oversubscription` of them share what one could send.
+    """
 
     per_node: float
     nic_rate: float
     nic_latency: float
+    leaf: float = float("inf")
+    oversubscription: float = 1.0
 
     @classmethod
     def of(cls, cluster: Cluster) -> Fabric:
@@ -49,7 +54,24 @@ class Fabric:
         by_hand = nic.assumed.get("effective_rate") == EDITED
         rate = min(nic.effective_rate / REACHED, nic.line_rate) if by_hand else nic.line_rate
         rate *= cluster.nics_per_gpu
-        return cls(per_node=float(cluster.gpu.domain), nic_rate=rate, nic_latency=nic.latency)
+        return cls(
+            per_node=float(cluster.gpu.domain),
+            nic_rate=rate,
+            nic_latency=nic.latency,
+            leaf=cluster.leaf_gpus,
+            oversubscription=cluster.oversubscription,
+        )
+
+    def rate(self, ep: Real) -> Real:
+        """bytes/s at which a GPU of ep that all send to each other fills its NIC.
+
+        Of what crosses NICs, (ep − leaf)/(ep − per_node) leaves the switch, whose uplinks take 1/oversubscription of
+        it: the slower of NIC and uplink sets the pace.
+        """
+        if self.oversubscription == 1.0 or not np.any(np.greater(ep, self.leaf)):
+            return self.nic_rate
+        leaves = np.maximum(ep - self.leaf, 0.0) / np.maximum(ep - self.per_node, 1.0)
+        return self.nic_rate / np.maximum(self.oversubscription * leaves, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,7 +126,7 @@ def all_to_all(
     limit = NO_LIMIT if mode == "low-latency" else limit  # a message per expert, wherever the experts lie
     shape: dict[str, Real] = {"tokens": tokens, "hidden": hidden, "top_k": top_k, "experts": experts, "ep": ep}
     shape |= {"skew": skew, "groups": float(limit.count), "top_groups": float(limit.taken), "sms": sms}
-    shape |= {"per_node": fabric.per_node, "nic_rate": fabric.nic_rate, "nic_latency": fabric.nic_latency}
+    shape |= {"per_node": fabric.per_node, "nic_rate": fabric.rate(ep), "nic_latency": fabric.nic_latency}
     shape["combine"] = float(direction == "combine")
     timed = asked(library, FORMS[mode], wire, shape, backend=backend, direction=direction)
     if timed is None:

@@ -75,12 +75,16 @@ def _cost(name: Direction, machine: Machine, exchange: Exchange, sent: AllToAll,
     seconds = np.where(several, timed.seconds, 0.0) if alone else timed.seconds
     network = np.minimum(timed.network, seconds)
     notes = [f"for {exchange.title} stand {exchange.stands_in}"] if exchange.stands_in else []
+    origins = _of_edits(machine.cluster.nic)
+    if machine.cluster.oversubscription > 1 and np.any(np.greater(ep, machine.cluster.leaf_gpus)):
+        notes.append(f"uplinks of a switch {machine.cluster.oversubscription:g}:1, by their rate, not measured")
+        origins.append(Origin.EXTRAPOLATED)
     return Cost(
         name=name,
         seconds=seconds,
         parts={"network": network, "floor": seconds - network},
         efficiencies={"network": np.minimum(perfect / np.maximum(network, TINY), 1.0)},
-        origin=worst(timed.origin, *_of_edits(machine.cluster.nic)),
+        origin=worst(timed.origin, *origins),
         source="; ".join((timed.source, *notes)),
         formula=f"{exchange.title}: start and wire of a fitted form (docs/wire.md)",
         terms={

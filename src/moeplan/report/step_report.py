@@ -139,6 +139,14 @@ def _experts_line(step: Prediction) -> str:
     )
 
 
+def print_hand_over(out: Console, cost: Cost) -> None:
+    """A request's cache on its way from a prefill instance."""
+    out.print(
+        f"KV hand-over from a prefill instance: {gib(float(cost.bytes_))} per request and GPU, "
+        f"{float(cost.seconds) * 1e3:.1f} ms over its NIC, nothing hidden ({cost.origin}: {cost.source})"
+    )
+
+
 def print_placement(out: Console, found: PlacementGain) -> None:
     """What placing the experts by their loads is worth, whichever way they lie."""
     before, after = found.skews

@@ -81,6 +81,8 @@ class Catalog:
             gpus_per_node=written.gpus_per_node,
             nics_per_node=written.nics_per_node,
             nodes=written.nodes,
+            leaf_nodes=written.leaf_nodes,
+            oversubscription=written.oversubscription,
         )
 
     def cluster_file(self, name: str) -> ClusterFile:

@@ -34,20 +34,29 @@ class Nic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """GPUs in nodes: nics_per_node cards shared by gpus_per_node GPUs."""
+    """GPUs in nodes: nics_per_node cards shared by gpus_per_node GPUs.
+
+    leaf_nodes: nodes under one switch, which reach each other at the rate of their NICs; beyond it `oversubscription`
+    nodes share what one could send.
+    """
 
     gpu: Gpu
     nic: Nic
     gpus_per_node: int
     nics_per_node: int
     nodes: int | None = None  # None: as many as asked for
+    leaf_nodes: int | None = None  # None: all
+    oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
         faults = [
             Fault(name, f"is {value}", "give at least 1")
-            for name in ("gpus_per_node", "nics_per_node", "nodes")
+            for name in ("gpus_per_node", "nics_per_node", "nodes", "leaf_nodes", "oversubscription")
             if (value := getattr(self, name)) is not None and value < 1
         ]
+        if self.oversubscription > 1 and self.leaf_nodes is None:
+            fix = "give leaf_nodes: the nodes under one switch, which it does not slow down"
+            faults.append(Fault("oversubscription", f"is {self.oversubscription:g} beyond no switch", fix))
         if faults:
             raise InputError(f"cluster of {self.gpu.name}", faults)
 
@@ -55,6 +64,13 @@ class Cluster:
     def nics_per_gpu(self) -> float:
         """The share of a NIC that one GPU has: 0.5 for four cards in a node of eight GPUs."""
         return self.nics_per_node / self.gpus_per_node
+
+    @property
+    def leaf_gpus(self) -> float:
+        """GPUs under one switch: those that reach each other at the rate of their NICs, or by the scale-up link."""
+        if self.leaf_nodes is None:
+            return float("inf")
+        return float(max(self.leaf_nodes * self.gpus_per_node, self.gpu.domain))
 
     @property
     def total_gpus(self) -> int | None:

@@ -15,5 +15,7 @@ class ClusterFile:
     gpus_per_node: int
     nics_per_node: int
     nodes: int | None = None
+    leaf_nodes: int | None = None
+    oversubscription: float = 1.0
     sources: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)

@@ -7,15 +7,15 @@ import dataclasses
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.gpu import EDITED
 from moeplan.specs.loading import convert
 
 T = TypeVar("T")
-Target = Literal["gpu", "nic", "model"]
-TARGETS: tuple[Target, ...] = ("gpu", "nic", "model")
+Target = Literal["gpu", "nic", "model", "cluster"]
+TARGETS: tuple[Target, ...] = get_args(Target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ def parse_edits(texts: Sequence[str]) -> list[Edit]:
             near = suggestion(head, TARGETS) or f"one of {', '.join(TARGETS)}"
             faults.append(Fault(f"--set {text}", f"edits an unknown {head!r}", near))
         else:
-            target: Target = "gpu" if head == "gpu" else "nic" if head == "nic" else "model"
-            edits.append(Edit(target, rest, value.strip()))
+            edits.append(Edit(head, rest, value.strip()))
     if faults:
         raise InputError("options", faults)
     return edits

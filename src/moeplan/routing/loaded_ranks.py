@@ -15,6 +15,7 @@ from moeplan.routing.popularity import recorded
 from moeplan.routing.rank_rows import rank_rows
 
 TOKENS = 2.0 ** np.arange(0, 23, 2)  # of the EP group, that rows are worked out for; between them is interpolated
+AS_BUSY = 0.95  # of the most rows that a rank expects: of such ranks the one that reads most experts is waited for
 PLACES = 4  # points between two of those for what is cheap: how many slots are active
 
 
@@ -152,15 +153,17 @@ class LoadedRanks:
     def _busiest(self, placed: ExpertMap) -> BusiestRank:
         rows = rank_rows(self.chance, placed, tokens=TOKENS, top_k=self.top_k)
         carried = placed.rank_loads(self.chance)
-        fullest = carried.argmax(axis=-1)[:, None, None]  # by what it expects: sampling favours none
-        slots = placed.slot_loads(self.chance).reshape(len(self.chance), placed.ranks, -1)
-        own = np.minimum(np.take_along_axis(slots, fullest, axis=1)[:, 0], 1.0)
+        full = carried >= AS_BUSY * carried.max(axis=-1, keepdims=True)
+        slots = np.minimum(placed.slot_loads(self.chance).reshape(len(self.chance), placed.ranks, -1), 1.0)
         tokens = 2.0 ** np.linspace(0, np.log2(TOKENS[-1]), PLACES * (len(TOKENS) - 1) + 1)
-        with np.errstate(divide="ignore"):
-            hit = -np.expm1(tokens[:, None, None] * np.log1p(-own))
+        active = np.empty(tokens.shape)
+        for place, count in enumerate(tokens):
+            with np.errstate(divide="ignore"):
+                hit = -np.expm1(count * np.log1p(-slots)).sum(axis=-1)
+            active[place] = np.where(full, hit, 0.0).max(axis=-1).mean()
         return BusiestRank(
             imbalance=rows.imbalance.mean(axis=-1),
             tokens=tokens,
-            active=hit.sum(axis=-1).mean(axis=-1),
+            active=active,
             placed=placed.max_over_mean(self.chance),
         )

@@ -45,7 +45,8 @@ class Space:
 
     def __post_init__(self) -> None:
         if not self.size:
-            fix = "give at least one of each; two-batch overlap needs an even batch"
+            fix = "give at least one of each; two-batch overlap needs an even batch and an all-to-all, a model's heads "
+            fix += "and widths must divide over the GPUs that a layout spreads them over"
             raise InputError("search", [Fault("space", "holds no configuration", fix)])
 
     @property

@@ -241,6 +241,8 @@ def test_formats_of_the_checkpoint_decide_the_wire_and_the_arithmetic() -> None:
         ({"drafts": 0.5}, "drafts", "whole"),
         ({"redundant": -200}, "redundant", "whole"),
         ({"redundant": 1.5}, "redundant", "whole"),
+        ({"redundant": 10**6}, "redundant", "at most 36608: every rank then holds every expert"),
+        ({"ep": 1, "redundant": 8}, "redundant", "leave it out"),
         ({"schedule": "two-bach"}, "schedule", "did you mean two-batch"),
         ({"schedule": "two-batch", "batch": 7}, "batch", "even"),
         ({"load": "evne"}, "load", "sampled, even"),

@@ -130,6 +130,81 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], n
         assert part in err, err
 
 
+ODD_CSV = {
+    "twice.csv": ("layer,e0,e0\n0,1,2\n", "names an expert twice"),
+    "gap.csv": ("layer,e0,e99999999999\n0,1,2\n", "lacks the column e1"),
+    "number.csv": ("layer,e0,e1\n99999999999,1,2\n", "number the layers, up to 100000"),
+    "square.csv": ("layer,e0,e1\n²,1,2\n", "is '²'"),
+    "long.csv": (f"layer,e0,e1\n0,{'1' * 200_000},2\n", "cannot be read"),
+}
+ODD_JSON = {
+    "text.json": ('[[1, "2"]]', "no array of numbers"),
+    "truth.json": ("[[true, false]]", "no array of numbers"),
+    "letters.json": ('{"0": "12"}', "no array of numbers"),
+    "names.json": ('{"a": {"b": 1}}', "has the layer 'a'"),
+    "gap.json": ('{"3": {"0": 1, "2": 1}}', "has the expert '2'"),
+    "huge.json": (f"[[{'9' * 400}, 1]]", "no array of numbers"),
+    "large.json": ("[[1e308, 1e308]]", "from 0 to 1e30"),
+    "deep.json": ("[" * 3000 + "]" * 3000, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, one) for name, one in (ODD_CSV | ODD_JSON).items()])
+def test_an_odd_file_is_refused_in_one_error(
+    name: str, content: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(content[0], encoding="utf-8")
+    code, out, err = run(capsys, str(tmp_path / name), "--ranks", "2")
+    assert (code, out) == (2, "")
+    assert "1 fault" in err
+    assert content[1] in err
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"hello"])
+def test_a_broken_npy_is_refused(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NumPy raises EOFError for an empty one, which click would take for an interrupt."""
+    (tmp_path / "loads.npy").write_bytes(content)
+    code, _, err = run(capsys, str(tmp_path / "loads.npy"), "--ranks", "2")
+    assert code == 2
+    assert "loads.npy: " in err
+
+
+def test_a_csv_of_another_encoding_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loads.csv").write_bytes(b"\xff\xfe\x00\x01")
+    code, _, err = run(capsys, str(tmp_path / "loads.csv"), "--ranks", "2")
+    assert code == 2
+    assert "cannot be read" in err
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ("[[0, 1, 2, 99]]", "no expert 99 among 4"),
+        ("[[0, 0, 1, 2]]", "expert 3 has no slot"),
+        ("[[0, 1, 2, 2.5]]", "float64, no whole numbers"),
+        ('"abc"', "no whole numbers"),
+        ("[[0, 1], [2]]", "no table of whole numbers"),
+    ],
+)
+def test_a_wrong_placement_at_hand_is_named_with_its_file(
+    rows: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "old.json").write_text(f'{{"physical_to_logical_map": {rows}}}')
+    law = ("--load", "uniform", "--experts", "4", "--layers", "1", "--ranks", "2")
+    code, _, err = run(capsys, *law, "--from", str(tmp_path / "old.json"))
+    assert code == 2
+    assert "old.json" in err
+    assert named in err
+
+
+def test_more_copies_than_ranks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    law = ("--load", "uniform", "--experts", "8", "--layers", "1", "--ranks", "4", "--redundant")
+    code, _, err = run(capsys, *law, "1000")
+    assert code == 2
+    assert "give at most 24: every rank then holds every expert" in err
+    assert document(capsys, *law, "24")["max_over_mean"] == [pytest.approx(1.0)]
+
+
 def test_another_number_of_slots_than_the_placement_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = tmp_path / "old.json"
     law = ("--load", "lognormal:1", "--experts", "64", "--layers", "2", "--ranks", "16")

@@ -104,6 +104,8 @@ def cases(draw: st.DrawFn) -> Case:
         redundant=draw(st.sampled_from([None, None, 1024])) if model.is_moe else None,
         load=draw(st.sampled_from(["sampled", "even"])),
     )
+    if deployment.redundant and (model.experts is None or model.experts.count * (float(deployment.ep) - 1) < 1024):
+        deployment = dataclasses.replace(deployment, redundant=None)  # more copies of an expert than ranks
     return Case(cluster.gpu, model, cluster, sources, deployment)
 
 

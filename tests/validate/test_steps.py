@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from moeplan.cli import main
+from moeplan.errors import InputError
 from moeplan.specs.catalog import Catalog
 from moeplan.validate.steps import StepScores, compare_steps, published
 
@@ -75,3 +77,21 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{answer['median']['all']:.1%}" in text
     assert "Left out: " in text
     assert len(answer["rows"]) > 30
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (",1850,", ",abc,", "row 2: value is 'abc'"),
+        (",144,1,1,", ",144,1,0,", "row 2: moe_tp is '0'"),
+        (",4989,0,", ",4989,0.5,", "row 2: drafts is '0.5'"),
+        ("value,trust", "vaule,trust", "lacks value"),
+    ],
+)
+def test_a_table_of_ones_own_with_a_slip_is_named(old: str, new: str, words: str, tmp_path: Path) -> None:
+    text = CATALOG.data_file("observations", "decode_steps.csv").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "observations").mkdir()
+    (tmp_path / "observations" / "decode_steps.csv").write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(InputError, match=words):
+        published(Catalog.standard(tmp_path))

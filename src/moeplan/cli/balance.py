@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TOP_K = 8
 MOST = 100_000
+MOST_RANKS = 4096  # ranks are paired with ranks to save moves
 
 
 @click.command("balance")
@@ -43,7 +44,7 @@ MOST = 100_000
 @click.option("--experts", type=click.IntRange(1, MOST), metavar="N", help="Of --load; default: the model's.")
 @click.option("--layers", type=click.IntRange(1, MOST), metavar="N", help="Of --load; default: the model's, or 58.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of --load.")
-@click.option("--ranks", type=click.IntRange(1, MOST), metavar="N", help="GPUs of the EP group.")
+@click.option("--ranks", type=click.IntRange(1, MOST_RANKS), metavar="N", help="GPUs of the EP group.")
 @click.option(
     "--redundant", type=click.IntRange(0, MOST), metavar="N", help="Slots beyond one per expert; default: fewest."
 )

@@ -110,6 +110,10 @@ def subject(files: Sequence[str], options: Mapping[str, Any], catalog: Catalog) 
     groups = options["groups"] or (max(experts.n_group, 1) if experts is not None and nodes > 1 else 1)
     sizes = {"slots": loads.experts + redundant, "ranks": ranks, "nodes": nodes, "groups": groups}
     check_sizes(experts=loads.experts, **sizes)
+    most = loads.experts * (ranks - 1)
+    if redundant > max(most, 0):
+        fix = f"give at most {most}: every rank then holds every expert"
+        raise InputError("balance", [Fault("--redundant", f"is {redundant} beyond {loads.experts} experts", fix)])
     return Subject(loads=loads, spec=spec, cluster=cluster, **sizes)
 
 

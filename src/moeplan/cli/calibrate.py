@@ -51,6 +51,7 @@ def kernels(tables: Sequence[str], name: str, dry_run: bool, force: bool, data: 
         raise InputError("calibrate", [Fault("--data", "is missing: a fit is written to your own folder", fix)])
     if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()):
         raise InputError("calibrate", [Fault("--name", f"is {name!r}", "use letters, digits, - and _")])
+    _refuse_wire(catalog, [Path(table) for table in tables])
     found = calibrate_tables(catalog, [Path(table) for table in tables])
     written = []
     for item in found if not dry_run else ():
@@ -110,6 +111,23 @@ def again(recipes: Sequence[str], tables: str | None, out: str | None, data: str
     for name in read:
         print_fits(console(), [file for recipe, _, file in done if recipe == name])
     return 0
+
+
+def _refuse_wire(catalog: Catalog, tables: Sequence[Path]) -> None:
+    """All-to-alls are not fitted to; rows at less than half the expected speed are named: the network has a fault."""
+    from moeplan.validate.kernels import is_wire, score_file
+
+    why = "find the fault of the network (NIC mapping, a slow link, no IBGDA) before you call it an efficiency"
+    fix = "compare with `moeplan validate kernels`; to go on with a slow network: --set nic.effective_rate=RATE"
+    faults = []
+    for table in filter(is_wire, tables):
+        faults += [
+            Fault(f"{table}: {shape}", f"{predicted / measured:.0%} of the speed expected of {family}", why)
+            for family, shape, measured, predicted in score_file(catalog, table).suspects
+        ]
+        faults.append(Fault(str(table), "holds all-to-alls, which no fit is made to", fix))
+    if faults:
+        raise InputError("calibrate", faults)
 
 
 def _content(item: Calibration) -> dict[str, object]:

@@ -63,6 +63,10 @@ def kernels(
             "title": scores.title,
             "families": {item.family: item for item in scores.scores},
             "skipped": scores.skipped,
+            "suspects": [
+                {"family": family, "row": row, "measured_s": measured, "predicted_s": predicted}
+                for family, row, measured, predicted in scores.suspects
+            ],
         }
         print_json(document("validate-kernels", content))
         return 0

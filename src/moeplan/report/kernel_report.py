@@ -24,6 +24,14 @@ def print_kernels(out: Console, scores: KernelScores, *, worst: int) -> None:
         out.print(
             f"Skipped {sum(scores.skipped.values()):,}: " + "; ".join(f"{why} ({count})" for why, count in reasons)
         )
+    if scores.suspects:
+        out.print()
+        cells = [
+            [family, shape, f"{measured * 1e6:.1f}", f"{predicted * 1e6:.1f}", f"{predicted / measured:.0%}"]
+            for family, shape, measured, predicted in scores.suspects
+        ]
+        title = "Less than half the expected speed: a fault of the network sooner than an efficiency"
+        out.print(table(("kind", "source", "measured µs", "predicted µs", "speed"), cells, title=title))
     if worst > 0:
         ranked = sorted(scores.rows, key=lambda row: -abs(row[3] / row[2] - 1))[:worst]
         out.print()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array
 
+MOST_LOAD = 1e30  # of an expert in a window; sums of larger ones leave the range of numbers
 MOST_WINDOWS = 256  # held at once: longer records are summed over neighbouring windows
 
 
@@ -34,8 +35,8 @@ class ExpertLoads:
             fix = "give windows × layers × experts, layers × experts, or one layer's experts"
             raise InputError(self.source, [Fault("loads", f"have the shape {self.windows.shape}", fix)])
         faults = [
-            Fault(where, f"is {value:g}; {number} such", "give tokens or shares, 0 or more")
-            for bad in (~np.isfinite(self.windows), self.windows < 0)
+            Fault(where, f"is {value:g}; {number} such", "give tokens or shares, from 0 to 1e30")
+            for bad in (~(self.windows <= MOST_LOAD), self.windows < 0)
             if (number := int(bad.sum()))
             for place in [tuple(int(axis[0]) for axis in np.nonzero(bad))]
             for where, value in [(self._where(place), float(self.windows[place]))]

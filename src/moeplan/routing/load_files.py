@@ -18,6 +18,8 @@ from moeplan.routing.torch_file import read_torch
 
 SUFFIXES = (".npy", ".csv", ".json", ".pt")
 FORMATS = f"give {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} (SGLang's recorder); docs/balance.md says what is in them"
+UNREADABLE = (OSError, UnicodeDecodeError, EOFError, csv.Error, RecursionError)
+MOST_LAYERS = 100_000  # a layer's number; a placement has a row for each up to the largest
 _BALANCEDNESS = re.compile(r"EPLB step.*?balancedness=([0-9.]+)")
 
 
@@ -57,22 +59,35 @@ def _windows(path: Path) -> Iterator[Array]:
             yield from reader(path)
             return
         _refuse_log(path)
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise InputError(str(path), [Fault(str(path), problem, FORMATS)]) from error
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
     raise InputError(str(path), [Fault(str(path), "is of no kind known", FORMATS)])
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    problem = f"cannot be read: {getattr(error, 'strerror', None) or error or 'it ends too early'}"
+    return InputError(str(path), [Fault(str(path), problem, FORMATS)])
 
 
 def _stacked(array: Any, path: Path) -> Array:
     """As (windows, layers, experts); raise InputError for what is no such array."""
     fix = "give numbers: windows × layers × experts, layers × experts, or one layer's experts"
     try:
-        found = array if isinstance(array, np.ndarray) else np.asarray(array, dtype=float)
-    except (TypeError, ValueError) as error:
+        found = array if isinstance(array, np.ndarray) else np.asarray(_numbers(array), dtype=float)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(str(path), [Fault(str(path), "is no array of numbers", fix)]) from error
     if found.dtype.kind not in "iuf" or not 1 <= found.ndim <= 3 or not found.size:
         raise InputError(str(path), [Fault(str(path), f"holds {found.dtype} of the shape {found.shape}", fix)])
     return found.reshape((1,) * (3 - found.ndim) + found.shape)
+
+
+def _numbers(array: Any) -> Any:
+    """The lists of a JSON as they are; raise TypeError for text, truth values and dicts, which NumPy would convert."""
+    if isinstance(array, list):
+        return [_numbers(each) for each in array]
+    if array is not None and (isinstance(array, bool) or not isinstance(array, (int, float))):
+        raise TypeError(f"{array!r} is no number")
+    return array
 
 
 def _npy(path: Path) -> Iterator[Array]:
@@ -93,13 +108,21 @@ def _json(path: Path) -> Iterator[Array]:
     if isinstance(content, dict):
         content = content.get("loads", content.get("logical_count", content))
     if isinstance(content, dict):
-        content = [content[key] for key in sorted(content, key=_number)]
-        content = [[row[key] for key in sorted(row, key=_number)] if isinstance(row, dict) else row for row in content]
+        rows = _in_order(content, path, "layer")
+        content = [_in_order(row, path, "expert") if isinstance(row, dict) else row for row in rows]
     yield from (np.asarray(window, dtype=float) for window in _stacked(content, path))
 
 
-def _number(key: str) -> float:
-    return float(key) if re.fullmatch(r"\d+", key) else -1.0
+def _in_order(content: dict[str, Any], path: Path, what: str) -> list[Any]:
+    """The values by the numbers that are their keys; of experts all from 0, for a list's places stand for them."""
+    keys = sorted(content, key=lambda key: (len(key), key))
+    good = [
+        bool(re.fullmatch("[0-9]+", key)) and (what == "layer" or key == str(place)) for place, key in enumerate(keys)
+    ]
+    if not all(good):
+        fix = 'number layers, and experts from 0: {"0": {"0": tokens, …}, …}; or write {"loads": lists}'
+        raise InputError(str(path), [Fault(str(path), f"has the {what} {keys[good.index(False)]!r}", fix)])
+    return [content[key] for key in keys]
 
 
 def _csv(path: Path) -> Iterator[Array]:
@@ -145,10 +168,14 @@ def _with(first: list[str], reader: Iterator[list[str]], *, plain: bool) -> Iter
 
 
 def _expert_columns(names: list[str], path: Path) -> list[int]:
-    found = {int(match[1]): place for place, name in enumerate(names) if (match := re.fullmatch(r"e(\d+)", name))}
-    missing = [f"e{expert}" for expert in range(max(found, default=-1) + 1) if expert not in found]
-    if not found or missing:
-        problem = f"lacks the column {missing[0]}" if missing else "has no columns e0, e1, …"
+    columns = [
+        (int(match[1]), place) for place, name in enumerate(names) if (match := re.fullmatch(r"e([0-9]+)", name))
+    ]
+    found = dict(columns)
+    lacks = next((expert for expert in range(len(found)) if expert not in found), None)
+    if not found or lacks is not None or len(found) < len(columns):
+        problem = "has no columns e0, e1, …" if not found else "names an expert twice"
+        problem = problem if lacks is None else f"lacks the column e{lacks}"
         raise InputError(str(path), [Fault(str(path), problem, "name one column per expert: e0, e1, …")])
     return [found[expert] for expert in range(len(found))]
 
@@ -163,11 +190,11 @@ def _csv_layers(path: Path) -> tuple[int, ...] | None:
             if label in labels:
                 break
             labels.append(label)
-    except OSError as error:
-        raise InputError(str(path), [Fault(str(path), f"cannot be read: {error.strerror}", FORMATS)]) from error
-    if not all(label.isdigit() for label in labels):
-        wrong = next(label for label in labels if not label.isdigit())
-        raise InputError(str(path), [Fault("layer", f"is {wrong!r}", "number the layers")])
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    wrong = next((label for label in labels if not re.fullmatch("[0-9]{1,9}", label) or int(label) > MOST_LAYERS), None)
+    if wrong is not None:
+        raise InputError(str(path), [Fault("layer", f"is {wrong!r}", f"number the layers, up to {MOST_LAYERS}")])
     return tuple(int(label) for label in labels)
 
 

@@ -33,16 +33,21 @@ def read_map(path: Path, *, rows: tuple[int, ...], experts: int, ranks: int) -> 
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         whole = np.array(content[KEY] if isinstance(content, dict) else content)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(str(path), [Fault(str(path), f"cannot be read: {error}", FIX)]) from error
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(str(path), [Fault(str(path), f"holds no {KEY}", FIX)]) from error
+        problem = f"holds no {KEY}" if isinstance(error, KeyError) else f"holds no table of whole numbers: {error}"
+        raise InputError(str(path), [Fault(str(path), problem, FIX)]) from error
     if whole.ndim != 2 or whole.dtype.kind not in "iu":
-        raise InputError(str(path), [Fault(str(path), f"its map has the shape {whole.shape}", FIX)])
+        what = "whole numbers" if whole.dtype.kind in "iu" else f"{whole.dtype}, no whole numbers,"
+        raise InputError(str(path), [Fault(str(path), f"its map holds {what} of the shape {whole.shape}", FIX)])
     picked: Whole = whole.astype(np.int64)
     if len(whole) != len(rows):
         if max(rows) >= len(whole):
             problem = f"has {len(whole)} rows; the loads name layer {max(rows)}"
             raise InputError(str(path), [Fault(str(path), problem, "give a row per layer")])
         picked = picked[list(rows)]
-    return ExpertMap(expert=picked, experts=experts, ranks=ranks)
+    try:
+        return ExpertMap(expert=picked, experts=experts, ranks=ranks)
+    except InputError as error:
+        raise InputError(str(path), error.faults) from error

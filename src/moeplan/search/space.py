@@ -51,7 +51,8 @@ class Space:
 
     def __post_init__(self) -> None:
         if not self.size:
-            fix = "give at least one of each; two-batch overlap needs an even batch"
+            fix = "give at least one of each; two-batch overlap needs an even batch and an all-to-all, a model's heads "
+            fix += "and widths must divide over the GPUs that a layout spreads them over"
             raise InputError("search", [Fault("space", "holds no configuration", fix)])
 
     @property
@@ -88,7 +89,8 @@ class Space:
         if self.redundant is not None:
             return [np.full(counts.shape, float(self.redundant))]
         fewest = -self._experts % counts
-        return [None if extra == 0 else fewest + extra * counts for extra in self.extras]
+        most = self._experts * (counts - 1.0)  # every rank then holds every expert
+        return [None if extra == 0 else np.minimum(fewest + extra * counts, most) for extra in self.extras]
 
     @property
     def _experts(self) -> int:

@@ -299,18 +299,30 @@ def _draft_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
 def _other_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
     for name, factor in deployment.corrections.items():
         if not 0 < factor < 1e6:
-            yield Fault(f"correct.{name}", f"factor {factor:g}", "give a positive factor")
+            yield Fault(f"correct.{name}", f"factor {factor:g}", "give a positive factor below 1e6")
     if deployment.host not in HOSTS:
         yield Fault("host", f"unknown {deployment.host!r}", f"one of {', '.join(HOSTS)}")
     if not np.all(np.greater_equal(deployment.imbalance, 1.0)):
         yield Fault("imbalance", f"is {deployment.imbalance}", "give the busiest rank over the mean, 1 or more")
-    if deployment.redundant and model.experts is None:
-        yield Fault("redundant", f"{model.name} has no experts", "leave it out")
     yield from _routed_faults(deployment, model)
+    yield from _redundant_faults(deployment, model)
     if deployment.precision.core.name not in CORE_FORMATS:
         yield Fault("attention", f"no attention core in {deployment.precision.core.name}", f"{', '.join(CORE_FORMATS)}")
     if model.max_position is not None and float(deployment.context) > model.max_position:
         yield Fault("context", f"is {deployment.context:g}", f"{model.name} reads at most {model.max_position} tokens")
+
+
+def _redundant_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:
+    if not deployment.redundant:
+        return
+    if model.experts is None:
+        yield Fault("redundant", f"{model.name} has no experts", "leave it out")
+    elif float(deployment.ep) >= 1:
+        most = model.experts.count * (float(deployment.ep) - 1)
+        if deployment.redundant > most:
+            fix = f"give at most {most:g}: every rank then holds every expert" if most else "leave it out"
+            problem = f"is {deployment.redundant} beyond {model.experts.count} experts of EP{deployment.ep:g}"
+            yield Fault("redundant", problem, fix)
 
 
 def _routed_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from moeplan.calibrate.tables import SUSPECT
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.choice import chosen_fit
 from moeplan.kernels.correction import AXES, points_of
@@ -23,7 +24,10 @@ LEAVE_ONE_OUT_GPUS = ("h800", "h20")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelScores:
-    """scores by GPU and family; skipped: rows by the reason why nothing stands for them; rows: those scored."""
+    """scores by GPU and family; skipped: rows by the reason why nothing stands for them; rows: those scored.
+
+    suspects: those of an all-to-all at less than half the expected speed, which tells of the network, not the kernel.
+    """
 
     title: str
     scores: tuple[Score, ...]
@@ -31,6 +35,7 @@ class KernelScores:
     rows: tuple[
         tuple[str, str, float, float], ...
     ]  # family, shape, measured, predicted seconds; of tables relative to the measured
+    suspects: tuple[tuple[str, str, float, float], ...] = ()
 
 
 def score_file(
@@ -78,7 +83,21 @@ def score_file(
             family = f"{row['gpu']}, {predicted.family}"
             shape = " ".join(f"{name}={row[name]}" for name in COLUMNS[kind] if name not in ("gpu", "latency_us"))
             scored.append((family, shape, measured, predicted.seconds))
-    return _scores(path.name, scored, dict(skipped))
+    found = _scores(path.name, scored, dict(skipped))
+    return replace(found, suspects=_suspects(scored)) if kind == "all-to-all" else found
+
+
+def is_wire(path: Path) -> bool:
+    """Whether a file has the columns of all-to-alls; one that cannot be read has none."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return kind_of(next(csv.reader(file), [])) == "all-to-all"
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return False
+
+
+def _suspects(rows: list[tuple[str, str, float, float]]) -> tuple[tuple[str, str, float, float], ...]:
+    return tuple(row for row in rows if row[3] / row[2] < SUSPECT)
 
 
 def score_tables(catalog: Catalog) -> KernelScores:

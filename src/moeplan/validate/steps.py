@@ -16,6 +16,13 @@ from moeplan.specs.deployment import Acceptance, Deployment, Precision
 TABLE = "decode_steps"
 TIMES = ("layer_s", "step_s")
 LARGEST = 1024  # batch tried where a row states none
+WHOLE = ("gpus", "tp", "moe_tp", "context", "drafts", "batch", "redundant")
+NUMBERS = (*WHOLE, "tokens_per_step", "imbalance", "promise", "value")
+MAY_LACK = ("batch", "redundant", "promise")
+COLUMNS = (
+    *("name", "model", "gpu", "nic", *NUMBERS, "exchange", "schedule", "load", "experts", "linear", "kv", "core"),
+    *("metric", "trust", "group", "host", "left_out", "note", "source"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +95,31 @@ def published(catalog: Catalog) -> list[dict[str, str]]:
     """The rows as they lie in the table."""
     path = catalog.data_file("observations", f"{TABLE}.csv")
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    faults = [Fault(str(path), "holds no row", "give at least one step")] if not rows else []
+    lacks = [name for name in COLUMNS if rows and rows[0].get(name) is None]
+    if lacks:
+        faults = [Fault(str(path), f"lacks {', '.join(lacks)}", "give the columns of the packaged table")]
+    faults += [
+        Fault(f"row {number}", f"{name} is {row[name]!r}", "give a number as the packaged table does")
+        for number, row in enumerate(rows if not lacks else (), 2)
+        for name in NUMBERS
+        if not row["left_out"] and not _is_number(name, row[name])
+    ]
+    if faults:
+        raise InputError(str(path), faults)
+    return rows
+
+
+def _is_number(name: str, text: str | None) -> bool:
+    """Whether a cell holds what its column wants."""
+    if not text:
+        return name in MAY_LACK
+    try:
+        value = float(int(text) if name in WHOLE else float(text))
+    except ValueError:
+        return False
+    return bool(np.isfinite(value)) and (value > 0 or (value == 0 and name in ("drafts", "redundant")))
 
 
 def predict_row(catalog: Catalog, row: dict[str, str]) -> Prediction:

@@ -30,6 +30,7 @@ from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import HOSTS, Deployment, HostName, Precision, head_faults
+from moeplan.specs.exchange import AUTO, usual
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.spread import LAYOUTS, Spread, named_layouts, spreads
 
@@ -43,6 +44,7 @@ class StepQuestion(Question):
     ep: str
     layout: str
     tp: str | None
+    exchange: str = AUTO
     host: HostName
     batch: str
     redundant: str | None
@@ -63,6 +65,13 @@ def question_options(command: Command) -> Command:
                 help="How the model is spread: dep, dep-ag, dtp-ag, tep or tp; docs/layouts.md.",
             ),
             click.option("--tp", metavar="N", help="GPUs per attention rank; default: 1 in d… layouts, else all."),
+            click.option(
+                "--exchange",
+                default=AUTO,
+                show_default=True,
+                metavar="NAME",
+                help="All-to-all of layout dep, such as deepep-normal; auto: the cluster's usual one; docs/wire.md.",
+            ),
             click.option(
                 "--host",
                 type=click.Choice(HOSTS),
@@ -119,12 +128,13 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     cluster = machines.one(catalog, edits)
     drafts = int(count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS))
     spread = asked_spread(spec, question.layout, question.tp, _ranks(question.ep, cluster))
+    predictor = Predictor.of(spec, cluster, catalog, question.sources)
     deployment = Deployment(
         batch=int(count(question.batch, "--batch")),
         ep=spread.counts[0] // spread.moe_tp,
         tp=spread.tp,
         moe_tp=spread.moe_tp,
-        exchange=spread.exchange,
+        exchange=_exchange(question, spread, predictor),
         host=question.host,
         context=int(count(question.context, "--context")),
         drafts=drafts,
@@ -135,9 +145,19 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
         redundant=int(count(question.redundant, "--redundant", least=0)) if question.redundant is not None else None,
         corrections=corrections(question.correct),
     )
-    predictor = Predictor.of(spec, cluster, catalog, question.sources)
     step = _predict(predictor, deployment, question.schedule)
     return predictor, step
+
+
+def _exchange(question: StepQuestion, spread: Spread, predictor: Predictor) -> str:
+    """How tokens reach their experts: the spread's own way, the usual all-to-all of the cluster, or the one named."""
+    if question.exchange != AUTO:
+        from moeplan.cli.exchanges import one_exchange
+
+        return one_exchange(question.exchange, spread, predictor, question.experts)
+    article, ranks = predictor.machine.kernels.sources.article, spread.counts[0]
+    sends = spread.layout == "dep" and ranks > 1 and predictor.model.is_moe and not article
+    return usual(predictor.machine.cluster, ranks) if sends else spread.exchange
 
 
 def asked_spread(model: ModelSpec, layout: str, tp: str | None, gpus: int) -> Spread:

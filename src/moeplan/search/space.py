@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from moeplan.specs.deployment import (
 )
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import schedule as named
-from moeplan.specs.spread import Spread, spreads
+from moeplan.specs.spread import EVERYWHERE, Spread, spreads
 
 PIECE = 65_536  # configurations
 
@@ -30,6 +30,7 @@ class Space:
 
     counts: GPUs of one instance; batches: requests per GPU; drafts: MTP drafts per step; each ascending. layouts: names
     of specs.spread, at all attention TP sizes of `tps`, as far as `model` allows; without a model the first layout.
+    reach: all-to-alls of the layout dep, each above a size and up to one; see specs.spread.spreads.
     """
 
     counts: tuple[int, ...]
@@ -42,6 +43,7 @@ class Space:
     model: ModelSpec | None = None
     layouts: tuple[str, ...] = ("dep",)
     tps: tuple[int, ...] = (1,)
+    reach: Mapping[str, tuple[float, float]] = field(default_factory=lambda: EVERYWHERE)
 
     def __post_init__(self) -> None:
         if not self.size:
@@ -53,7 +55,7 @@ class Space:
         """Every way of spreading the model, with the instance sizes at which it is possible."""
         if self.model is None:
             return (Spread(layout="dep", tp=1, moe_tp=1, exchange=LOW_LATENCY, counts=self.counts),)
-        return spreads(self.model, self.counts, self.layouts, self.tps)
+        return spreads(self.model, self.counts, self.layouts, self.tps, self.reach)
 
     def batches_for(self, schedule: ScheduleName, tp: int = 1) -> Array:
         """The batches per attention rank that a schedule accepts: two-batch overlap needs an even one.

@@ -11,12 +11,16 @@ from moeplan.specs.loading import quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
-    """A network card: line rate and the one-way rate that large messages reach, bytes/s; latency of a message, s."""
+    """A network card: line rate and the one-way rate that large messages reach, bytes/s; latency of a message, s.
+
+    gpu_initiated: libraries by which GPUs post messages to it themselves, none where a CPU must; None: not stated.
+    """
 
     name: str
     line_rate: float = quantity("B/s")
     effective_rate: float = quantity("B/s")
     latency: float = quantity("s")
+    gpu_initiated: tuple[str, ...] | None = None
     sources: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)
     slug: str = ""  # the name of its file, by which measured collectives are found

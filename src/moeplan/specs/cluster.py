@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.loading import quantity
+
+Driver = Literal["ibgda", "mori"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,7 @@ class Nic:
     line_rate: float = quantity("B/s")
     effective_rate: float = quantity("B/s")
     latency: float = quantity("s")
-    gpu_initiated: tuple[str, ...] | None = None
+    gpu_initiated: tuple[Driver, ...] | None = None
     sources: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)
     slug: str = ""  # the name of its file, by which measured collectives are found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,11 +65,12 @@ class Exchange:
         return self.buffer == "low-latency"
 
     def most(self, cluster: Cluster) -> float:
-        """The most ranks of that cluster that it connects; 0 where it does not run on its GPUs."""
+        """The most ranks of that cluster that it connects; 0 where it does not run on its GPUs.
+
+        A vendor that no all-to-all names, or a card that says nothing, rules nothing out.
+        """
         gpu = cluster.gpu
-        if (
-            gpu.vendor not in self.vendors and gpu.vendor in _vendors()
-        ):  # of a vendor unknown to all nothing is ruled out
+        if gpu.vendor not in self.vendors and gpu.vendor in _vendors():
             return 0.0
         return gpu.domain if self._short(cluster) else inf
 
@@ -85,7 +87,7 @@ class Exchange:
         yield Fault(self.name, problem, f"{fix}, or at most {gpu.domain} GPUs" if gpu.domain > 1 else fix)
 
     def _short(self, cluster: Cluster) -> str:
-        """Why it stops at the scale-up domain; empty where it does not. A card that says nothing rules nothing out."""
+        """Why it stops at the scale-up domain; empty where it does not."""
         if self.network == "none":
             return "stays in one domain of the scale-up link"
         driven = cluster.nic.gpu_initiated
@@ -98,8 +100,8 @@ class Exchange:
 def exchange(name: str) -> Exchange:
     """The all-to-all of that name or alias; raise UnknownName with near names."""
     given = name.lower().strip()
-    if (path := FOLDER / f"{given}.yaml").is_file():  # a step asks for one: the others need not be read
-        return _one(path)
+    if os.path.basename(given) == given and os.path.isfile(path := FOLDER / f"{given}.yaml"):
+        return _one(path)  # a step asks for one: the others need not be read
     found = _all()
     for item in found.values():
         if given == item.name or given in item.aliases:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeplan.engines.rules.memory_rule import memory_rule
-from moeplan.memory import MemoryUse, dispatch_tokens, low_latency_buffer, memory_use
+from moeplan.memory import MemoryUse, dispatch_tokens, low_latency_buffer, memory_use, normal_buffer
 from moeplan.routing.slots import deal
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Acceptance, Deployment, Precision
@@ -156,3 +156,32 @@ def test_arrays_on_open_axes_equal_scalars(spec: ModelSpec) -> None:
         for (i, j, k), value in np.ndenumerate(found):
             one = use(spec, batch=int(batches[j]), ep=int(counts[i]), drafts=int(drafts[k]))
             assert float(getattr(one, field.name)) == pytest.approx(float(value))
+
+
+@pytest.mark.parametrize(
+    ("ep", "size"),
+    [
+        (8, 10 * 8 * 256 * 16392),
+        (16, 10 * (8 * 288 * 16392 + 2 * 140 * 16408 * 2) + 2**20),
+        (144, 10 * (8 * 720 * 16392 + 18 * 140 * 16408 * 2) + 2**20),
+    ],
+)
+def test_normal_buffers_by_deepeps_size_hints(ep: int, size: float) -> None:
+    """csrc/config.hpp, for hidden 7168: (14336 + 8 + 128·16) bytes a slot, ten channels of 20 SMs."""
+    assert float(normal_buffer(ep=ep, hidden=7168)) == size
+    assert size < float(low_latency_buffer(experts=288, tokens=128, hidden=7168))
+
+
+def test_each_all_to_all_reserves_by_its_own_rule() -> None:
+    slots = deal(256, np.array([1, 8, 64]))
+
+    def buffer(exchange: str) -> list[float]:
+        one = replace(deployment(V3, batch=256), ep=np.array([1, 8, 64]), exchange=exchange)
+        found = memory_use(V3, one, slots, capacity=H200, rule=RULE).all_to_all_buffer
+        return [float(size) for size in np.broadcast_to(np.asarray(found), (3,))]
+
+    assert buffer("deepep-low-latency") == buffer("uccl-low-latency") == buffer("pplx")
+    assert buffer("nvlink-one-sided") == [0.0, 8 * 256 * 4 * 7168, 64 * 256 * 4 * 7168]
+    assert buffer("deepep-normal") == [0.0, *(float(normal_buffer(ep=ep, hidden=7168)) for ep in (8, 64))]
+    assert all(size == 0 for size in buffer("all-gather"))
+    assert buffer("deepep-normal")[1] < buffer("deepep-low-latency")[1]

@@ -26,6 +26,7 @@ from moeplan.schedules.timeline import Timeline, timeline
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Deployment, check, check_precision
+from moeplan.specs.exchange import exchange
 from moeplan.specs.model import LayerGroup, ModelSpec, WeightFormats
 from moeplan.specs.precision import weight_format
 from moeplan.specs.schedule import PLAIN, Schedule, schedule
@@ -242,10 +243,8 @@ class Predictor:
 
 
 def dispatchable(step: Prediction) -> bool | Real:
-    """Whether the engine's low-latency all-to-all takes a step's tokens per rank; nothing to ask without one."""
-    if not step.model.is_moe:
-        return True
-    if not step.deployment.all_to_all:
+    """Whether the engine's low-latency all-to-all takes a step's tokens per rank; nothing to ask of any other."""
+    if not step.model.is_moe or not step.deployment.all_to_all or not exchange(step.deployment.exchange).limited:
         return True
     within = np.less_equal(dispatch_tokens(step.deployment, step.rule), step.rule.dispatch_tokens_most)
     return np.logical_or(within, np.less_equal(step.deployment.ep, 1))

@@ -23,6 +23,7 @@ from moeplan.errors import InputError
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Acceptance, Deployment, Precision
+from moeplan.specs.exchange import usual
 
 CATALOG = Catalog.standard()
 OLD, NEW = "0.5.10.post1", "0.5.23"
@@ -640,6 +641,7 @@ def predict(name: str, gpu: str, ep: int, drafts: int, redundant: int | None, kv
         drafts=drafts,
         redundant=redundant,
         schedule="two-batch" if ep == 144 else "naive",
+        exchange=usual(machine.machine.cluster, ep),
         precision=Precision.of(machine.model, kv=kv),
         acceptance=Acceptance.geometric(0.85, max(drafts, 1), "assumed"),
     )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeplan.engines.rules.exchange_backends import exchange_backends
 from moeplan.engines.rules.memory_rule import kv_budget, memory_rule
-from moeplan.errors import InputError
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.hf_families import FAMILIES
 
@@ -43,20 +41,12 @@ def test_a_users_rule_overrides_the_packaged_one(tmp_path_factory: pytest.TempPa
     assert memory_rule(CATALOG, "sglang").page_size == 64
 
 
-def test_a_rule_with_a_backend_without_its_variable_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "engines").mkdir()
-    text = CATALOG.data_file("engines", "sglang.yaml").read_text(encoding="utf-8")
-    (tmp_path / "engines" / "sglang.yaml").write_text(text.replace("CDNA: mori", "CDNA: nixl"), encoding="utf-8")
-    with pytest.raises(InputError, match=r"support\.dispatch_variable: lacks nixl"):
-        memory_rule(Catalog.standard(tmp_path), "sglang")
-
-
 def test_support_names_its_sources_and_known_families_only() -> None:
     support = RULE.support
     assert all("0.5.23" in source for source in (support.families_source, support.fp4_source, support.fp8_core_source))
     assert "SWITCH_HIDDEN" in support.hidden_source
     for table in (support.families, support.families_without):
-        assert set(table) <= set(support.dispatch_variable)
+        assert set(table) <= {item.backend for item in exchange_backends().exchanges.values()}
         assert {family for families in table.values() for family in families} <= set(FAMILIES)
     assert support.family_runs("deepep", "gpt_oss") is False
     assert support.family_runs("mori", "gpt_oss") is None

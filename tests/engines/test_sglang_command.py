@@ -19,6 +19,7 @@ from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName, check
 from moeplan.specs.edits import edited, parse_edits
+from moeplan.specs.exchange import usual
 from moeplan.specs.model import ModelSpec
 
 CATALOG = Catalog.standard()
@@ -47,11 +48,13 @@ def predict(
     core: str = "bf16",
     redundant: int | None = None,
     context: int = 4000,
+    exchange: str | None = None,
 ) -> Prediction:
     machine = predictor(name, gpu)
     deployment = Deployment(
         batch=batch,
         ep=ep,
+        exchange=exchange or usual(machine.machine.cluster, ep),
         context=context,
         drafts=drafts,
         schedule=schedule,
@@ -156,6 +159,9 @@ def test_many_commands_name_real_flags_with_sizes_that_fit_together() -> None:
         if command is None:
             known = {"memory", "nodes", "moe_ep"}
             if prediction.deployment.schedule == "single-batch" and "Blackwell" in prediction.cluster.gpu.architecture:
+                assert "schedule" in paths or paths & {"nodes", "moe_ep"}
+                known.add("schedule")
+            if prediction.deployment.schedule == "two-batch" and prediction.model.family == "glm4_moe":
                 assert "schedule" in paths or paths & {"nodes", "moe_ep"}
                 known.add("schedule")
             assert paths <= known
@@ -314,8 +320,8 @@ def test_each_backend_gets_its_own_variable_and_notes(gpu: str, backend: str, va
     flags = dict(command.flags)
     assert flags["--moe-a2a-backend"] == backend
     assert command.environment == ((variable, "200"),)
-    assert ("--deepep-mode" in flags) == (backend == "deepep")
-    assert any("--deepep-mode" in note for note in command.notes) == (backend == "deepep")
+    assert ("--deepep-mode" in flags) == (backend in ("deepep", "mori"))
+    assert any("--deepep-mode" in note for note in command.notes) == (backend in ("deepep", "mori"))
 
 
 @pytest.mark.parametrize("gpu", ["h200", "mi300x"])
@@ -424,7 +430,68 @@ def test_experts_that_deepep_takes_only_with_a_chosen_kernel_get_a_note(name: st
 
 
 def test_times_borrowed_from_deepep_are_called_so() -> None:
-    assert "mori was not measured" in " ".join(sglang_command(predict("deepseek-v3", "mi300x", 8)).notes)
+    notes = " ".join(sglang_command(predict("qwen3-30b-a3b", "ascend-910c", 8)).notes)
+    assert "are those of DeepEP's low-latency kernels" in notes
+    assert "are those of" not in " ".join(sglang_command(predict("deepseek-v3", "mi300x", 8)).notes)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "gpu", "backend", "mode", "variable"),
+    [
+        ("deepep-low-latency", "h200", "deepep", "low_latency", "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+        ("deepep-normal", "h200", "deepep", "normal", None),
+        ("deepep-v2", "h200", "deepep_v2", None, "SGLANG_DEEPEP_V2_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+        ("pplx", "h200", "pplx", "low_latency", "SGLANG_PPLX_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+        ("uccl-low-latency", "h200", "deepep", "low_latency", "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+        ("nvlink-one-sided", "gb200", "flashinfer", None, "SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+        ("mori-normal", "mi355x", "mori", "normal", "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"),
+    ],
+)
+def test_each_all_to_all_is_asked_for_by_its_flags(
+    exchange: str, gpu: str, backend: str, mode: str | None, variable: str | None
+) -> None:
+    """moe_hook.py of SGLang 0.5.23: normal mode turns CUDA graphs off, so no graph size is asked for."""
+    command = sglang_command(predict("deepseek-v3", gpu, 16, exchange=exchange))
+    check_flags(command)
+    flags = dict(command.flags)
+    assert (flags["--moe-a2a-backend"], flags.get("--deepep-mode")) == (backend, mode)
+    assert command.environment == (((variable, "128"),) if variable else ())
+    assert ("--disaggregation-mode" in flags) == (variable is not None)
+    captured = exchange != "deepep-normal"
+    assert ("--cuda-graph-max-bs-decode" in flags) == captured
+    assert any("turns CUDA graphs off" in note for note in command.notes) != captured
+    assert any("deep_ep_wrapper" in note for note in command.notes) == exchange.startswith("uccl")
+    assert flags.get("--deepep-v2-mode") == ("hybrid" if backend == "deepep_v2" else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "exchange", "gpu", "problem"),
+    [
+        ("deepseek-v3", "hybrid-ep", "h100", "SGLang 0.5.23 has no backend for hybrid-ep — use deepep-low-latency, "),
+        ("deepseek-v3", "nvlink-two-sided", "gb200", "SGLang 0.5.23 has no backend for nvlink-two-sided"),
+        ("deepseek-v3", "pplx", "b200", "pplx is not known to run on B200"),
+        ("glm-4.5", "deepep-v2", "h200", "no path through deepep_v2 for glm4_moe"),
+        ("qwen3-30b-a3b", "deepep-low-latency", "l40s", "deepep is not known to run on L40S"),
+    ],
+)
+def test_an_all_to_all_that_sglang_cannot_run_is_refused(name: str, exchange: str, gpu: str, problem: str) -> None:
+    with pytest.raises(InputError, match=f"all_to_all: .*{problem}"):
+        sglang_command(predict(name, gpu, 16, exchange=exchange))
+
+
+@pytest.mark.parametrize(("name", "runs"), [("deepseek-v2", True), ("kimi-k2", True), ("glm-4.5", False)])
+def test_two_batch_overlap_is_refused_for_layers_that_it_is_not_written_for(name: str, runs: bool) -> None:
+    """batch_overlap/operations_strategy.py of SGLang 0.5.23 raises NotImplementedError for any other layer."""
+    prediction = predict(name, "h200", 16, schedule="two-batch")
+    command, paths = outcome(prediction)
+    assert (command is not None) == runs
+    assert paths == (set() if runs else {"schedule"})
+
+
+def test_two_batch_overlap_needs_a_backend_with_two_dispatchers() -> None:
+    for exchange, gpu in (("deepep-v2", "h200"), ("nvlink-one-sided", "gb200")):
+        with pytest.raises(InputError, match="schedule: two-batch has no dispatcher of"):
+            sglang_command(predict("deepseek-v3", gpu, 16, schedule="two-batch", exchange=exchange))
 
 
 @pytest.mark.parametrize("schedule", ["two-batch-best", "two-batch-prefill"])

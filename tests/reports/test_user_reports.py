@@ -1,4 +1,4 @@
-"""What users asked of other tools, and the right answers: memory (b), layouts (c), hardware files (i), kernels (j)."""
+"""What users asked of other tools, and the right answers: memory, layouts, all-to-alls, hardware files, kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from moeplan.ops.machine import Machine
 from moeplan.predict import Prediction, Predictor
 from moeplan.routing.slots import deal
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.deployment import Acceptance, Deployment, Precision
+from moeplan.specs.deployment import ALL_GATHER, ALL_REDUCE, LOW_LATENCY, Acceptance, Deployment, Precision
+from moeplan.specs.exchange import exchange, usual
 from moeplan.specs.model import Experts, ModelSpec
 from moeplan.specs.parameters import kv_bytes, kv_shard_factor, routed_bytes, weight_bytes
 from moeplan.specs.precision import weight_format
@@ -365,6 +366,88 @@ def test_49_gpus_in_whole_trays_and_powers_of_two() -> None:
     assert smallest_gpu_count(1680e9, 192e9, gpus_per_node=4, power_of_two=True) == 16
     assert smallest_gpu_count(3384e9, 141e9, gpus_per_node=8, power_of_two=False) == 24
     assert 8 * 192e9 < 1680e9
+
+
+# --- the all-to-all (class d) -------------------------------------------------------------------------------------
+
+
+def milliseconds(gpu: str, nic: str, gpus: int, way: str, requests: int) -> float:
+    """A decode step of DeepSeek-V3 over so many requests in all, by heads where outputs are added up."""
+    spec = model("deepseek-v3")
+    tp = gpus if way == ALL_REDUCE else 1
+    deployment = Deployment(
+        batch=requests * tp // gpus,
+        ep=gpus,
+        tp=tp,
+        context=2048,
+        exchange=way,
+        precision=Precision.of(spec),
+        acceptance=Acceptance.geometric(0.85, 1, "assumed"),
+    )
+    return 1e3 * float(Predictor.of(spec, cluster_of(CATALOG, gpu, nic, None), CATALOG).predict(deployment).seconds)
+
+
+def wire(gpu: str, way: str, batch: int) -> float:
+    """Seconds that a layer's tokens travel, there and back, over the eight GPUs of a node."""
+    spec = model("deepseek-v3")
+    deployment = Deployment(
+        batch=batch,
+        ep=8,
+        context=2048,
+        exchange=way,
+        precision=Precision.of(spec),
+        acceptance=Acceptance.geometric(0.85, 1, "assumed"),
+    )
+    step = Predictor.of(spec, cluster_of(CATALOG, gpu, "cx7", None), CATALOG).predict(deployment)
+    stages = next(group for group in step.groups if group.group.ffn == "moe").layer.stages.values()
+    return sum(float(cost.seconds) for stage in stages for cost in stage.costs if cost.lane == "network")
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200", "b200"])
+def test_54_in_a_node_collectives_win_where_few_requests_run(gpu: str) -> None:
+    """NVIDIA/Megatron-LM #1456, deepseek-ai/DeepEP #59: for EP <= 8 all-gather or all-to-all, not DeepEP.
+
+    The figures agree for few requests: up to 64 in all, outputs added up over NVLink give the shorter step, and one
+    request per GPU is gathered in about the time in which DeepEP sends it. They do not agree for many: from 256 on
+    DeepEP's low-latency kernels win, and by far. The advice comes from training runs with other DeepEP kernels.
+    """
+    for requests in (8, 16, 32, 64):
+        added = milliseconds(gpu, "cx7", 8, ALL_REDUCE, requests)
+        assert added < milliseconds(gpu, "cx7", 8, LOW_LATENCY, requests)
+    for requests in (256, 512, 1024):
+        sent = milliseconds(gpu, "cx7", 8, LOW_LATENCY, requests)
+        assert sent < milliseconds(gpu, "cx7", 8, ALL_REDUCE, requests)
+        assert sent < milliseconds(gpu, "cx7", 8, ALL_GATHER, requests)
+    assert wire(gpu, ALL_GATHER, 1) < 1.15 * wire(gpu, LOW_LATENCY, 1)
+    assert wire(gpu, ALL_GATHER, 128) > 1.4 * wire(gpu, LOW_LATENCY, 128)
+
+
+def test_54_normal_kernels_are_the_slower_ones_in_a_node() -> None:
+    """The kernels of those training runs: slower than gathering where tokens are few, as reported."""
+    for gpu in ("h100", "h200", "b200"):
+        assert wire(gpu, "deepep-normal", 1) > 2 * wire(gpu, ALL_GATHER, 1)
+        assert wire(gpu, "deepep-normal", 32) > wire(gpu, ALL_GATHER, 32)
+
+
+def test_54_across_nodes_the_fabric_decides() -> None:
+    """awslabs/awsome-distributed-ai PR 1144: without GPU-initiated RDMA +7 to +187 %; gathering wins on few nodes.
+
+    With it the low-latency kernels beat gathering at every size; on EFA they cannot run, what stands in for them takes
+    far longer, and gathering is faster for few requests.
+    """
+    efa, ib = (cluster_of(CATALOG, "h200", nic, None) for nic in ("efa", "cx7"))
+    assert efa.nic.latency > ib.nic.latency
+    assert (efa.nic.gpu_initiated, usual(ib, 32)) == ((), LOW_LATENCY)
+    other = usual(efa, 32)
+    assert other == "uccl-low-latency"
+    assert list(exchange(LOW_LATENCY).faults(efa, 16))
+    for gpus in (16, 32):
+        for batch in (1, 8, 32, 128):
+            sent = milliseconds("h200", "cx7", gpus, LOW_LATENCY, batch * gpus)
+            assert sent < milliseconds("h200", "cx7", gpus, ALL_GATHER, batch * gpus)
+            assert milliseconds("h200", "efa", gpus, other, batch * gpus) > 1.07 * sent
+        few = milliseconds("h200", "efa", gpus, ALL_GATHER, gpus)
+        assert few < milliseconds("h200", "efa", gpus, other, gpus)
 
 
 # --- hardware files (class i) -------------------------------------------------------------------------------------

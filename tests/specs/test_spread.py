@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from moeplan.errors import InputError
@@ -86,3 +88,17 @@ def test_sizes_that_contradict_each_other_are_named(sizes: dict[str, object], fa
     )
     with pytest.raises(InputError, match=fault):
         check(asked, model)
+
+
+def test_all_to_alls_are_spreads_of_their_own_where_they_reach() -> None:
+    model, reach = CATALOG.model("deepseek-v3"), {"deepep-low-latency": (0.0, 8.0), "uccl-low-latency": (8.0, inf)}
+    found = spreads(model, (4, 8, 16, 32), ("dep", "dep-ag"), (1, 2), reach)
+    sent = {(item.exchange, item.tp): item.counts for item in found if item.layout == "dep"}
+    assert sent == {
+        ("deepep-low-latency", 1): (4, 8),
+        ("deepep-low-latency", 2): (4, 8),
+        ("uccl-low-latency", 1): (16, 32),
+        ("uccl-low-latency", 2): (16, 32),
+    }
+    assert {item.counts for item in found if item.layout == "dep-ag"} == {(4, 8, 16, 32)}
+    assert [item.exchange for item in spreads(model, (8,), ("dep",), (1,))] == ["deepep-low-latency"]

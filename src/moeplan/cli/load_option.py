@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moeplan.specs.model import ModelSpec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-AUTO = "auto"
+BEST = "auto"
 
 
 def load_options(command: Command) -> Command:
@@ -41,16 +41,16 @@ def load_options(command: Command) -> Command:
 
 def check_load_options(load: str | None, redundant: str | None) -> None:
     """Raise InputError for a number that is none, and for auto without loads to go by."""
-    if redundant is not None and redundant != AUTO:
+    if redundant is not None and redundant != BEST:
         count(redundant, "--redundant", least=0)
-    if redundant == AUTO and load is None:
+    if redundant == BEST and load is None:
         fix = "give --load (uniform, a law, a file), or a number"
         raise InputError("options", [Fault("--redundant", "auto goes by the loads, and there are none", fix)])
 
 
 def redundant_slots(text: str | None) -> int | None:
     """The number given; None where none is, or it is to be found."""
-    return None if text is None or text == AUTO else int(count(text, "--redundant", least=0))
+    return None if text is None or text == BEST else int(count(text, "--redundant", least=0))
 
 
 def read_load(text: str | None, model: ModelSpec, *, balanced: bool) -> LoadedRanks | None:

@@ -58,6 +58,14 @@ from moeplan.search.space import Space
     "all-gather (-ag); docs/layouts.md.",
 )
 @click.option(
+    "--exchange",
+    default="auto",
+    show_default=True,
+    metavar="NAME[,NAME…]",
+    help="All-to-alls to try in layout dep, such as deepep-low-latency,deepep-normal; auto: the usual one of each "
+    "cluster and size; docs/wire.md.",
+)
+@click.option(
     "--tp", default="1", show_default=True, metavar="N|A..B|A,B", help="GPUs per attention rank to try in d… layouts."
 )
 @click.option(
@@ -116,10 +124,10 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 def _search(plan: ReadPlan) -> list[Result]:
     """Search every GPU and NIC; an interrupt keeps what was found and leaves the rest."""
     results: list[Result] = []
-    for asked, predictor, space in plan.searches:
+    for (asked, predictor, space), left_out in zip(plan.searches, plan.left_out, strict=True):
         progress = SearchProgress(" with ".join(asked.values()))
         try:
-            result = _one(asked, predictor, space, plan.min_tps, progress)
+            result = dataclasses.replace(_one(asked, predictor, space, plan.min_tps, progress), left_out=left_out)
         except KeyboardInterrupt:
             if not results:
                 raise
@@ -209,6 +217,7 @@ def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) 
         **winner.asked,
         "ep": str(int(deployment.gpus)),
         "layout": deployment.layout,
+        "exchange": deployment.exchange if step.model.is_moe and deployment.layout == "dep" else None,
         "tp": str(deployment.tp),
         "batch": str(int(deployment.batch)),
         "context": str(int(deployment.context)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from moeplan.cli.load_option import AUTO, check_load_options, read_load, redundant_slots
+from moeplan.cli.exchanges import read_exchanges, searched
+from moeplan.cli.load_option import BEST, check_load_options, read_load, redundant_slots
 from moeplan.cli.options import (
     MOST_DRAFTS,
     MOST_GPUS,
@@ -27,6 +28,7 @@ from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, RoutedLoads, check_precision
+from moeplan.specs.exchange import AUTO
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import PLAIN, schedule
 from moeplan.specs.spread import named_layouts
@@ -41,6 +43,7 @@ class PlanQuestion(Question):
 
     gpus: str | None
     layout: str
+    exchange: str = AUTO
     tp: str
     min_tps: str
     max_batch: str
@@ -56,6 +59,7 @@ class ReadPlan:
     min_tps: float
     searches: tuple[tuple[Mapping[str, str], Predictor, Space], ...]  # after the options that name the cluster
     unsupported: tuple[tuple[Mapping[str, str], Cluster, str], ...]  # and why it cannot run the model
+    left_out: tuple[tuple[str, ...], ...] = ()  # of each search: all-to-alls that its cluster cannot have, and why
 
 
 def check_question(context: str | None, min_tps: str | None, workload: dict[str, str | None]) -> None:
@@ -92,6 +96,7 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         lambda: question.sources,
         lambda: _named_schedules(question.schedule),
         lambda: named_layouts(names(question.layout, "--layout")),
+        lambda: read_exchanges(question.exchange),
         lambda: whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
         lambda: check_load_options(question.load, question.redundant),
     )
@@ -102,12 +107,14 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         fix += " scaling, --set model.max_position=…"
         raise InputError("options", [Fault("--context", f"is {question.context}", fix)])
     routed = read_load(question.load, model, balanced=question.redundant is not None)
-    searches, unsupported = [], []
+    searches, unsupported, left_out = [], [], []
     refused: Unsupported | None = None
     for asked, cluster in machines.clusters(catalog, edits):
         predictor = Predictor.of(model, cluster, catalog, question.sources)
         try:
-            searches.append((asked, predictor, _space(question, predictor, context, routed)))
+            space, without = _space(question, predictor, context, routed)
+            searches.append((asked, predictor, space))
+            left_out.append(without)
         except Unsupported as error:  # in a comparison, no reason to drop the other GPUs
             refused = error
             unsupported.append((asked, cluster, "; ".join(map(str, error.faults))))
@@ -119,12 +126,17 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         min_tps=min_tps,
         searches=tuple(searches),
         unsupported=tuple(unsupported),
+        left_out=tuple(left_out),
     )
 
 
-def _space(question: PlanQuestion, predictor: Predictor, context: float, routed: RoutedLoads | None) -> Space:
+def _space(
+    question: PlanQuestion, predictor: Predictor, context: float, routed: RoutedLoads | None
+) -> tuple[Space, tuple[str, ...]]:
+    """The space of one cluster, and why all-to-alls that were named are not in it."""
     model, cluster = predictor.model, predictor.machine.cluster
-    counts = instance_sizes(question.gpus, cluster)
+    counts, layouts = instance_sizes(question.gpus, cluster), named_layouts(names(question.layout, "--layout"))
+    reach, left_out = searched(question.exchange, predictor, counts, layouts, question.experts)
     drafts = _drafts(model, question.mtp)
     _check_slots(model, counts, redundant_slots(question.redundant))
     largest = int(count(question.max_batch, "--max-batch", most=LARGEST_BATCH))
@@ -132,16 +144,17 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float, routed:
         counts=counts,
         batches=tuple(range(1, largest + 1)),
         drafts=drafts,
-        precisions=tuple(_precisions(question, predictor)),
+        precisions=tuple(_precisions(question, predictor, next(iter(reach)))),
         schedules=_schedules(question.schedule, model, max(counts)),
         context=context,
         acceptance=acceptance(question.acceptance, max(drafts)),
         model=model,
-        layouts=named_layouts(names(question.layout, "--layout")),
+        layouts=layouts,
         tps=whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
         redundant=redundant_slots(question.redundant),
-        extras=EXTRAS if question.redundant == AUTO else (0,),
+        extras=EXTRAS if question.redundant == BEST else (0,),
         routed=routed,
+        reach=reach,
     )
     space = replace(space, layouts=_answered(predictor, space))
     if space.size > MOST_CONFIGURATIONS:
@@ -151,7 +164,7 @@ def _space(question: PlanQuestion, predictor: Predictor, context: float, routed:
         raise InputError(
             "options", [Fault("--schedule", "leaves nothing to try", "two-batch needs --max-batch of 2 or more")]
         )
-    return space
+    return space, left_out
 
 
 def _check_slots(model: ModelSpec, counts: tuple[int, ...], redundant: int | None) -> None:
@@ -199,7 +212,7 @@ def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:
     return (0,)
 
 
-def _precisions(question: PlanQuestion, predictor: Predictor) -> Iterator[Precision]:
+def _precisions(question: PlanQuestion, predictor: Predictor, exchange: str) -> Iterator[Precision]:
     """The formats named that this GPU can multiply in and that the allowed sources answer for.
 
     Raises Unsupported, naming every reason, when there is none.
@@ -213,7 +226,7 @@ def _precisions(question: PlanQuestion, predictor: Predictor) -> Iterator[Precis
             precision = Precision.of(model, experts=question.experts, linear=question.linear, core=core, kv=cache)
             try:
                 check_precision(precision, gpu.supports, gpu.name)
-                predictor.evaluate(_smallest(precision))
+                predictor.evaluate(_smallest(precision, exchange))
             except InputError as error:
                 faults.extend(fault for fault in error.faults if fault not in faults)
             else:
@@ -223,10 +236,15 @@ def _precisions(question: PlanQuestion, predictor: Predictor) -> Iterator[Precis
         raise Unsupported(gpu.name, faults)
 
 
-def _smallest(precision: Precision) -> Deployment:
+def _smallest(precision: Precision, exchange: str) -> Deployment:
     """One request on two GPUs: whatever a step asks of kernels and wires, this asks as well."""
     return Deployment(
-        batch=1, ep=2, context=1, precision=precision, acceptance=Acceptance.geometric(1.0, 1, "nothing is drafted")
+        batch=1,
+        ep=2,
+        context=1,
+        precision=precision,
+        acceptance=Acceptance.geometric(1.0, 1, "nothing is drafted"),
+        exchange=exchange,
     )
 
 

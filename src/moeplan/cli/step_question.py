@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from moeplan.cli.load_option import AUTO, check_load_options, load_options, read_load, redundant_slots
+from moeplan.cli.load_option import BEST, check_load_options, load_options, read_load, redundant_slots
 from moeplan.cli.machines import machine_options
 from moeplan.cli.options import (
     MOST_DRAFTS,
@@ -31,6 +31,7 @@ from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import HOSTS, Deployment, HostName, Precision, head_faults
+from moeplan.specs.exchange import AUTO, usual
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.spread import LAYOUTS, Spread, named_layouts, spreads
 
@@ -44,6 +45,7 @@ class StepQuestion(Question):
     ep: str
     layout: str
     tp: str | None
+    exchange: str = AUTO
     host: HostName
     batch: str
     correct: tuple[str, ...]
@@ -63,6 +65,13 @@ def question_options(command: Command) -> Command:
                 help="How the model is spread: dep, dep-ag, dtp-ag, tep or tp; docs/layouts.md.",
             ),
             click.option("--tp", metavar="N", help="GPUs per attention rank; default: 1 in d… layouts, else all."),
+            click.option(
+                "--exchange",
+                default=AUTO,
+                show_default=True,
+                metavar="NAME",
+                help="All-to-all of layout dep, such as deepep-normal; auto: the cluster's usual one; docs/wire.md.",
+            ),
             click.option(
                 "--host",
                 type=click.Choice(HOSTS),
@@ -120,12 +129,13 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
     cluster = machines.one(catalog, edits)
     drafts = int(count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS))
     spread = asked_spread(spec, question.layout, question.tp, _ranks(question.ep, cluster))
+    predictor = Predictor.of(spec, cluster, catalog, question.sources)
     deployment = Deployment(
         batch=int(count(question.batch, "--batch")),
         ep=spread.counts[0] // spread.moe_tp,
         tp=spread.tp,
         moe_tp=spread.moe_tp,
-        exchange=spread.exchange,
+        exchange=_exchange(question, spread, predictor),
         host=question.host,
         context=int(count(question.context, "--context")),
         drafts=drafts,
@@ -137,8 +147,7 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
         routed=read_load(question.load, spec, balanced=question.redundant is not None),
         corrections=corrections(question.correct),
     )
-    predictor = Predictor.of(spec, cluster, catalog, question.sources)
-    if question.redundant == AUTO and spec.experts is not None:
+    if question.redundant == BEST and spec.experts is not None:
         from moeplan.search.redundancy import fastest_redundancy
 
         experts = spec.experts.count
@@ -146,6 +155,17 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
             deployment, experts, lambda one: _predict(predictor, one, question.schedule)
         )
     return predictor, _predict(predictor, deployment, question.schedule)
+
+
+def _exchange(question: StepQuestion, spread: Spread, predictor: Predictor) -> str:
+    """How tokens reach their experts: the spread's own way, the usual all-to-all of the cluster, or the one named."""
+    if question.exchange != AUTO:
+        from moeplan.cli.exchanges import one_exchange
+
+        return one_exchange(question.exchange, spread, predictor, question.experts)
+    article, ranks = predictor.machine.kernels.sources.article, spread.counts[0]
+    sends = spread.layout == "dep" and ranks > 1 and predictor.model.is_moe and not article
+    return usual(predictor.machine.cluster, ranks) if sends else spread.exchange
 
 
 def asked_spread(model: ModelSpec, layout: str, tp: str | None, gpus: int) -> Spread:

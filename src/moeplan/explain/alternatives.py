@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from moeplan.predict import Prediction, Predictor
 from moeplan.search.best import Found, best
 from moeplan.search.space import Space
+from moeplan.specs.deployment import Deployment
 from moeplan.specs.spread import spreads
 
 MOST_CONFIGURATIONS = 5_000_000  # in the space; each alternative searches a part of it again
@@ -22,7 +23,7 @@ class Alternative:
 
 
 def alternatives(predictor: Predictor, space: Space, found: Found, *, min_tps: float) -> list[Alternative]:
-    """The best of every other KV format, attention core, schedule, layout and number of drafts in the space.
+    """The best of every other KV format, attention core, schedule, layout, all-to-all and number of drafts.
 
     Raises KeyboardInterrupt when interrupted, as half a comparison would mislead.
     """
@@ -49,10 +50,8 @@ def _parts(space: Space, winner: Prediction) -> Iterator[tuple[str, Space]]:
     for schedule in space.schedules:
         if schedule != chosen.schedule and space.holds(schedule):
             yield schedule, replace(space, schedules=(schedule,))
-    for layout in space.layouts if space.model is not None else ():
-        part = _of_layout(space, layout)
-        if layout != chosen.layout and part is not None:
-            yield layout, part
+    if space.model is not None:
+        yield from _ways(space, chosen)
     yield from _placements(space, winner)
     for drafts in space.drafts:
         if drafts != int(chosen.drafts):
@@ -72,10 +71,22 @@ def _placements(space: Space, winner: Prediction) -> Iterator[tuple[str, Space]]
             yield name, replace(space, extras=(extra,))
 
 
+def _ways(space: Space, chosen: Deployment) -> Iterator[tuple[str, Space]]:
+    """Other layouts, and in the layout dep other all-to-alls where there are several."""
+    for layout in space.layouts:
+        part = _of_layout(space, layout)
+        if layout != chosen.layout and part is not None:
+            yield layout, part
+    sent = dict.fromkeys(spread.exchange for spread in space.spreads if spread.layout == "dep")
+    for name in sent if len(sent) > 1 else ():
+        if name != chosen.exchange:
+            yield name, replace(space, layouts=("dep",), reach={name: space.reach[name]})
+
+
 def _of_layout(space: Space, layout: str) -> Space | None:
     """The part of one layout; None where the model allows it at none of the sizes."""
     assert space.model is not None, "layouts are of a model"
-    if not spreads(space.model, space.counts, (layout,), space.tps):
+    if not spreads(space.model, space.counts, (layout,), space.tps, space.reach):
         return None
     schedules = tuple(name for name in space.schedules if name == "naive" or layout == "dep") or ("naive",)
     return replace(space, layouts=(layout,), schedules=schedules)

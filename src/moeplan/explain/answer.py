@@ -35,7 +35,10 @@ RANKINGS: Final[dict[str, Callable[[Prediction], float | None]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What was found for one cluster; asked: the options that name it; complete: False after an interrupt."""
+    """What was found for one cluster; asked: the options that name it; complete: False after an interrupt.
+
+    left_out: all-to-alls that were asked for and that the cluster cannot have, or not at every size, and why.
+    """
 
     gpu: str
     nic: str
@@ -46,6 +49,7 @@ class Result:
     missing: Shortfall | None
     unsupported: str | None  # why this GPU cannot run the model at all
     complete: bool
+    left_out: tuple[str, ...] = ()
 
     @property
     def cluster(self) -> str | None:

@@ -197,7 +197,10 @@ def _one(library: KernelTimes, form: str, wire: str, shape: Shape, kernel: str) 
     chosen = chosen_fit(library.catalog, library.gpu, form, formats, engine=kernel, facts=facts, exact=True)
     if chosen is None and not library.sources.article:
         known = sorted({name for names in choices(library.catalog).kernels[form].values() for name in names})
-        fault = Fault("backend", f"no {kernel} is known to {form}", f"one of {', '.join(known)}")
+        problem = f"no {kernel} is known to {form}"
+        if kernel in known:
+            problem = f"no rows of {kernel} with {wire} on {library.gpu.name} or a chip like it, so no fit"
+        fault = Fault("backend", problem, f"one of {', '.join(name for name in known if name != kernel)}")
         raise InputError("all-to-all", [fault])
     ask = library.timed if np.size(shape["ep"]) == 1 else library.timed_along
     timed = ask(form, formats, shape, facts=facts, engine=kernel, exact=True)

@@ -15,6 +15,7 @@ from moeplan.explain.shares import measured_share
 from moeplan.explain.shortfall import Shortfall
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
+from moeplan.report.headline import exchange_notes
 from moeplan.search.best import Found
 from moeplan.specs.cluster import Nic
 from moeplan.specs.gpu import Gpu
@@ -102,6 +103,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
         "layers": [_group(prediction, group, explain=explain) for group in prediction.groups],
         "outside_layers": [_cost(cost, 1, explain=explain) for cost in prediction.outside],
         "mtp_s": prediction.drafting,
+        "notes": exchange_notes(prediction),
     }
     return content
 

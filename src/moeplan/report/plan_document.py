@@ -18,6 +18,8 @@ def _alternative(other: Alternative) -> Json:
         "choice": other.choice,
         "feasible": True,
         "gpus": int(deployment.gpus),
+        "layout": deployment.layout,
+        "exchange": deployment.exchange,
         "batch": int(deployment.batch),
         "mtp": int(deployment.drafts),
         "kv": deployment.precision.kv.name,
@@ -63,6 +65,11 @@ def plan_content(answer: Answer, model: str, context: float, min_tps: float) -> 
         "alternatives_compared": answer.alternatives is not None,
         "attention_cut": _cut(answer.cut) if answer.cut is not None else None,
         "infeasible": missed,
+        "left_out": [
+            {"gpu": result.gpu, "nic": result.nic, "cluster": result.cluster, "reason": reason}
+            for result in answer.results
+            for reason in result.left_out
+        ],
         "unsupported": [
             {"gpu": result.gpu, "nic": result.nic, "cluster": result.cluster, "reason": result.unsupported}
             for result in answer.results

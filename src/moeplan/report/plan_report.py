@@ -8,7 +8,7 @@ from moeplan.explain.shares import measured_share, resource_shares
 from moeplan.explain.shortfall import Shortfall
 from moeplan.predict import Prediction
 from moeplan.report.document import launch, price_per_million
-from moeplan.report.headline import headline, layout_name
+from moeplan.report.headline import headline, layout_name, sent_by
 from moeplan.report.step_report import print_prediction
 from moeplan.report.tables import Console, Table, table
 from moeplan.search.best import Found
@@ -34,6 +34,8 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
         for result in ranked[1:]:
             _print_refusal(out, result)
     for result in answer.results:
+        for reason in result.left_out:
+            out.print(f"Left out on {result.label}: {reason}")
         if result.missing is not None:
             out.print()
             print_shortfall(out, result.label, result.missing)
@@ -101,6 +103,7 @@ def _alternative_row(choice: str, step: Prediction | None, winner: Prediction) -
     return [
         choice,
         layout_name(deployment),
+        sent_by(step),
         f"{int(deployment.gpus)}",
         f"{int(deployment.batch)}",
         f"{int(deployment.drafts)}",
@@ -115,6 +118,7 @@ def _alternative_row(choice: str, step: Prediction | None, winner: Prediction) -
 _ALTERNATIVE_HEADERS = (
     "choice",
     "layout",
+    "tokens by",
     "GPUs",
     "batch/rank",
     "MTP",
@@ -128,6 +132,7 @@ _PLAN_HEADERS = (
     "GPU",
     "NIC or cluster",
     "layout",
+    "tokens by",
     "GPUs",
     "batch/rank",
     "MTP",
@@ -153,6 +158,7 @@ def _plan_row(result: Result) -> list[str]:
         result.gpu,
         result.cluster or result.nic,
         layout_name(step.deployment),
+        sent_by(step),
         f"{int(step.deployment.gpus)}",
         f"{int(step.deployment.batch)}",
         f"{int(step.deployment.drafts)}",
@@ -182,6 +188,7 @@ def _front_table(result: Result) -> Table:
             f"{point.tps_per_user:.1f}",
             f"{point.tps_per_gpu:,.0f}",
             point.layout,
+            point.exchange if point.count > 1 else "-",
             str(point.count),
             str(point.batch),
             str(point.drafts),
@@ -190,7 +197,7 @@ def _front_table(result: Result) -> Table:
         ]
         for point in shown
     ]
-    headers = ("tok/s/user", "tok/s/GPU", "layout", "GPUs", "batch/rank", "MTP", "KV", "schedule")
+    headers = ("tok/s/user", "tok/s/GPU", "layout", "tokens by", "GPUs", "batch/rank", "MTP", "KV", "schedule")
     return table(headers, rows, title=f"Front of {result.label}: {len(result.front)} deployments")
 
 

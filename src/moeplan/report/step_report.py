@@ -8,7 +8,7 @@ from moeplan.explain.shares import measured_share
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
-from moeplan.report.headline import headline
+from moeplan.report.headline import exchange_notes, headline
 from moeplan.report.tables import Console, Table, table
 from moeplan.units import gib, si
 
@@ -35,6 +35,8 @@ def print_prediction(out: Console, step: Prediction, *, explain: bool = False, h
     out.print(_memory_table(step))
     if step.slots is not None:
         out.print(_experts_line(step))
+    for note in exchange_notes(step):
+        out.print(f"Note: {note}.")
     if explain:
         out.print()
         print_formulas(out, step)

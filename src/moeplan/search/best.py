@@ -187,6 +187,7 @@ def _front_point(grid: Deployment, speed: Array, batch: int) -> FrontPoint:
         batch=int(point.batch),
         count=int(point.gpus),
         layout=point.layout,
+        exchange=point.exchange,
         drafts=int(point.drafts),
         schedule=point.schedule,
         kv=point.precision.kv.name,

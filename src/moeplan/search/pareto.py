@@ -19,6 +19,7 @@ class FrontPoint:
     batch: int
     count: int
     layout: str = "dep"
+    exchange: str = ""
     drafts: int
     schedule: str
     kv: str

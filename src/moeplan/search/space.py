@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from moeplan.specs.deployment import (
 )
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import schedule as named
-from moeplan.specs.spread import Spread, spreads
+from moeplan.specs.spread import EVERYWHERE, Spread, spreads
 
 PIECE = 65_536  # configurations
 
@@ -33,6 +33,7 @@ class Space:
     of specs.spread, at all attention TP sizes of `tps`, as far as `model` allows; without a model the first layout.
     redundant: expert slots beyond one per expert, at the sizes over which all slots divide; without it every rank is
     filled, and given as many slots more as each of `extras`. routed: loads of the experts.
+    reach: all-to-alls of the layout dep, each above a size and up to one; see specs.spread.spreads.
     """
 
     counts: tuple[int, ...]
@@ -48,6 +49,7 @@ class Space:
     redundant: int | None = None
     extras: tuple[int, ...] = (0,)
     routed: RoutedLoads | None = None
+    reach: Mapping[str, tuple[float, float]] = field(default_factory=lambda: EVERYWHERE)
 
     def __post_init__(self) -> None:
         if not self.size:
@@ -60,7 +62,7 @@ class Space:
         """Every way of spreading the model, with the instance sizes at which it is possible."""
         if self.model is None:
             return (Spread(layout="dep", tp=1, moe_tp=1, exchange=LOW_LATENCY, counts=self.counts),)
-        return spreads(self.model, self.counts, self.layouts, self.tps)
+        return spreads(self.model, self.counts, self.layouts, self.tps, self.reach)
 
     def batches_for(self, schedule: ScheduleName, tp: int = 1) -> Array:
         """The batches per attention rank that a schedule accepts: two-batch overlap needs an even one.

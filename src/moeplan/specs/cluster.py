@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.gpu import Gpu
 from moeplan.specs.loading import quantity
 
+Driver = Literal["ibgda", "mori"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
-    """A network card: line rate and the one-way rate that large messages reach, bytes/s; latency of a message, s."""
+    """A network card: line rate and the one-way rate that large messages reach, bytes/s; latency of a message, s.
+
+    gpu_initiated: libraries by which GPUs post messages to it themselves, none where a CPU must; None: not stated.
+    """
 
     name: str
     line_rate: float = quantity("B/s")
     effective_rate: float = quantity("B/s")
     latency: float = quantity("s")
+    gpu_initiated: tuple[Driver, ...] | None = None
     sources: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)
     slug: str = ""  # the name of its file, by which measured collectives are found

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from moeplan.errors import UnknownName
+from moeplan.errors import Fault, InputError, UnknownName
+from moeplan.specs.cluster import Cluster
+from moeplan.specs.deployment import LOW_LATENCY
 from moeplan.specs.loading import build, read_mapping
 
 Mode = Literal["low-latency", "normal", "one domain"]
 Direction = Literal["dispatch", "combine"]
+Network = Literal["ibgda", "mori", "any", "none"]
+Buffer = Literal["low-latency", "normal", "per rank"]
+AUTO: Final = "auto"  # the first by `order` that a cluster can have
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "exchanges"
 
 
@@ -23,6 +31,9 @@ class Exchange:
     rank, over the scale-up link alone. backend: whose fits. wires: format on the way out by what the experts multiply
     in, bf16 where it is not listed; on the way back bf16. sms: taken while it runs; sms_all: it is a kernel of its own
     beside which nothing runs; hook: over the NIC it takes none. stands_in: whose times are taken, where not its own.
+    vendors: whose GPUs it runs on. network: what drives the NIC between nodes, a library by which GPUs post messages
+    themselves (specs.cluster.Nic.gpu_initiated), any card by the CPU, or none: it stays in one domain. buffer: by which
+    rule of memory.py it reserves memory. capturable: in a CUDA graph. order: in which `usual` asks, 0: never by itself.
     """
 
     name: str
@@ -37,18 +48,60 @@ class Exchange:
     sms_all: bool = False
     hook: bool = False
     stands_in: str = ""
+    vendors: tuple[str, ...]
+    network: Network
+    buffer: Buffer
+    capturable: bool = True
+    order: int = 0
+    setup_source: str
 
     def wire(self, precision: str) -> str:
         """The format of a token on its way out, by what its experts multiply in."""
         return self.wires.get(precision, "bf16")
+
+    @property
+    def limited(self) -> bool:
+        """Whether an engine limits the tokens that a rank may send: of kernels in DeepEP's low-latency layout."""
+        return self.buffer == "low-latency"
+
+    def most(self, cluster: Cluster) -> float:
+        """The most ranks of that cluster that it connects; 0 where it does not run on its GPUs.
+
+        A vendor that no all-to-all names, or a card that says nothing, rules nothing out.
+        """
+        gpu = cluster.gpu
+        if gpu.vendor not in self.vendors and gpu.vendor in _vendors():
+            return 0.0
+        return gpu.domain if self._short(cluster) else inf
+
+    def faults(self, cluster: Cluster, ranks: int) -> Iterator[Fault]:
+        """Why it cannot connect so many ranks of that cluster, if so, and what can."""
+        gpu, most = cluster.gpu, self.most(cluster)
+        if ranks <= most:
+            return
+        fix = f"use {usual(cluster, ranks)}"
+        if not most:
+            yield Fault(self.name, f"runs on GPUs of {', '.join(self.vendors)}, {gpu.name} is of {gpu.vendor}", fix)
+            return
+        problem = f"{self._short(cluster)}, and {ranks} ranks are more than the {gpu.domain} of one domain"
+        yield Fault(self.name, problem, f"{fix}, or at most {gpu.domain} GPUs" if gpu.domain > 1 else fix)
+
+    def _short(self, cluster: Cluster) -> str:
+        """Why it stops at the scale-up domain; empty where it does not."""
+        if self.network == "none":
+            return "stays in one domain of the scale-up link"
+        driven = cluster.nic.gpu_initiated
+        if self.network == "any" or driven is None or self.network in driven:
+            return ""
+        return f"needs a card that GPUs drive by {self.network}, {cluster.nic.name} is not known as one"
 
 
 @lru_cache(maxsize=32)
 def exchange(name: str) -> Exchange:
     """The all-to-all of that name or alias; raise UnknownName with near names."""
     given = name.lower().strip()
-    if (path := FOLDER / f"{given}.yaml").is_file():  # a step asks for one: the others need not be read
-        return _one(path)
+    if os.path.basename(given) == given and os.path.isfile(path := FOLDER / f"{given}.yaml"):
+        return _one(path)  # a step asks for one: the others need not be read
     found = _all()
     for item in found.values():
         if given == item.name or given in item.aliases:
@@ -59,6 +112,35 @@ def exchange(name: str) -> Exchange:
 def exchange_names() -> tuple[str, ...]:
     """All names, sorted, aliases left out."""
     return tuple(_all())
+
+
+def named_exchanges(names: Sequence[str]) -> tuple[str, ...]:
+    """The own names of all-to-alls given by name or alias, each once; raise InputError naming every unknown one."""
+    faults, found = [], []
+    for name in names:
+        try:
+            found.append(exchange(name).name)
+        except UnknownName as error:
+            faults += [Fault("--exchange", fault.problem, fault.fix) for fault in error.faults]
+    if faults:
+        raise InputError("options", faults)
+    return tuple(dict.fromkeys(found))
+
+
+def usual(cluster: Cluster, ranks: int) -> str:
+    """The first all-to-all by `order` that connects so many ranks of a cluster."""
+    first = exchange(LOW_LATENCY)  # most clusters have it: the others need not be read
+    if cluster.gpu.vendor in first.vendors and ranks <= first.most(cluster):
+        return first.name
+    ordered = sorted((item for item in _all().values() if item.order), key=lambda item: item.order)
+    return next((item.name for item in ordered if ranks <= item.most(cluster)), first.name)
+
+
+def usual_reach(cluster: Cluster) -> dict[str, tuple[float, float]]:
+    """The usual all-to-all of every number of ranks: names with the sizes above the first number, up to the second."""
+    domain = cluster.gpu.domain
+    inside, across = usual(cluster, domain), usual(cluster, domain + 1)
+    return {inside: (0.0, inf)} if inside == across else {inside: (0.0, float(domain)), across: (float(domain), inf)}
 
 
 @lru_cache(maxsize=32)
@@ -73,3 +155,9 @@ def _all() -> dict[str, Exchange]:
         item = _one(path)
         found[item.name] = item
     return found
+
+
+@lru_cache(maxsize=1)
+def _vendors() -> frozenset[str]:
+    """All whose GPUs some all-to-all runs on."""
+    return frozenset(vendor for item in _all().values() for vendor in item.vendors)

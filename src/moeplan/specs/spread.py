@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
 from typing import Final
 
 from moeplan.errors import Fault, InputError, suggestion
@@ -17,6 +19,7 @@ LAYOUTS: Final = {
     "tep": "attention by heads (TP) over all GPUs, experts whole on their ranks, outputs added up",
     "tp": "attention by heads and every expert cut over all GPUs, outputs added up",
 }
+EVERYWHERE: Final = MappingProxyType({LOW_LATENCY: (0.0, inf)})  # this all-to-all at every size
 BLOCK: Final = 128  # columns that share a scale of an fp8_block weight: a cut may not fall inside
 
 
@@ -43,28 +46,47 @@ def named_layouts(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in LAYOUTS if name in names)
 
 
-def spreads(model: ModelSpec, counts: Sequence[int], layouts: Sequence[str], tps: Sequence[int]) -> tuple[Spread, ...]:
+def spreads(
+    model: ModelSpec,
+    counts: Sequence[int],
+    layouts: Sequence[str],
+    tps: Sequence[int],
+    reach: Mapping[str, tuple[float, float]] = EVERYWHERE,
+) -> tuple[Spread, ...]:
     """Every spread that a model's heads and widths allow at these instance sizes; tps: GPUs per attention rank.
 
-    A layout in which all GPUs share each head or expert is a spread of its own at every size.
+    A layout in which all GPUs share each head or expert is a spread of its own at every size. reach: all-to-alls to
+    send tokens by, each at sizes above the first number and up to the second.
     """
-    return tuple(spread for layout in layouts for spread in _of_layout(layout, model, tuple(counts), tuple(tps)))
+    return tuple(spread for layout in layouts for spread in _of_layout(layout, model, tuple(counts), tuple(tps), reach))
 
 
-def _of_layout(layout: str, model: ModelSpec, counts: tuple[int, ...], tps: tuple[int, ...]) -> Iterator[Spread]:
+def _of_layout(
+    layout: str,
+    model: ModelSpec,
+    counts: tuple[int, ...],
+    tps: tuple[int, ...],
+    reach: Mapping[str, tuple[float, float]],
+) -> Iterator[Spread]:
+    if layout == "dep":
+        return _sent(model, counts, tps, reach)
     if layout == "tep":
         return _added(model, counts)
     if layout == "tp":
         return _added_cut(model, counts)
-    return {"dep": _sent, "dep-ag": _gathered, "dtp-ag": _cut}[layout](model, counts, tps)
+    return {"dep-ag": _gathered, "dtp-ag": _cut}[layout](model, counts, tps)
 
 
-def _sent(model: ModelSpec, counts: tuple[int, ...], tps: tuple[int, ...]) -> Iterator[Spread]:
-    for tp in tps:
-        fitting = tuple(count for count in counts if count % tp == 0 and (count > tp or tp == 1))
-        fitting = fitting if model.is_moe else fitting[:1]  # replicas of a dense model are all alike
-        if fitting and _heads(model, tp):
-            yield Spread(layout="dep", tp=tp, moe_tp=1, exchange=LOW_LATENCY, counts=fitting)
+def _sent(
+    model: ModelSpec, counts: tuple[int, ...], tps: tuple[int, ...], reach: Mapping[str, tuple[float, float]]
+) -> Iterator[Spread]:
+    for name, (over, most) in reach.items():
+        reached = tuple(count for count in counts if over < count <= most)
+        for tp in tps:
+            fitting = tuple(count for count in reached if count % tp == 0 and (count > tp or tp == 1))
+            fitting = fitting if model.is_moe else fitting[:1]  # replicas of a dense model are all alike
+            if fitting and _heads(model, tp):
+                yield Spread(layout="dep", tp=tp, moe_tp=1, exchange=name, counts=fitting)
 
 
 def _gathered(model: ModelSpec, counts: tuple[int, ...], tps: tuple[int, ...]) -> Iterator[Spread]:

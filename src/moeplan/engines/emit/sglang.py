@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from moeplan.engines.emit.sglang_faults import KV_DTYPE, sglang_faults
 from moeplan.engines.emit.sglang_notes import core_backend, sglang_notes
 from moeplan.engines.emit.sglang_online import online_fp8
+from moeplan.engines.rules.exchange_backends import Backend, exchange_backends
 from moeplan.engines.rules.layout import Layout, check_layout
 from moeplan.errors import InputError
 from moeplan.memory import dispatch_tokens
 from moeplan.predict import Prediction
 from moeplan.specs.deployment import Deployment
+from moeplan.specs.exchange import exchange
 
 _VARIABLES = ("$NODE_RANK", "$HEAD_ADDRESS:20000")  # the only values that the shell expands
 CONTEXT_SLACK = 2  # the context of a step is a mean over requests; the longest request needs more
@@ -65,11 +67,9 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
         flags.append(("--quantization", "fp8"))
     flags += _parallel_flags(deployment, nodes, moe=model.is_moe)
     sends = model.is_moe and gpus > 1 and deployment.all_to_all
-    backend = prediction.rule.backend(cluster.gpu.architecture) if sends else None
-    if backend is not None:  # one that is missing was refused before
-        flags.append(("--moe-a2a-backend", backend))
-        if backend == "deepep":
-            flags.append(("--deepep-mode", "low_latency"))
+    asked = exchange_backends().exchanges[deployment.exchange] if sends else None  # one that is missing was refused
+    if asked is not None:
+        flags += _exchange_flags(asked, nodes)
     if redundant and gpus > 1:
         flags.append(("--ep-num-redundant-experts", str(redundant)))
     routed = deployment.routed
@@ -88,15 +88,28 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
         ("--page-size", str(prediction.rule.page_size)),
         ("--context-length", str(longest)),
         ("--max-running-requests", str(batch * int(deployment.dp) if model.is_moe else batch)),  # a replica's own
-        ("--cuda-graph-max-bs-decode", str(batch)),
+        *([("--cuda-graph-max-bs-decode", str(batch))] if _captured(deployment, sends=sends) else []),
         ("--mem-fraction-static", f"{math.floor(float(prediction.memory.static_fraction) * 1000) / 1000:.3f}"),
     ]
     environment = []
-    if backend is not None:
-        cap = int(dispatch_tokens(deployment, prediction.rule))
+    if asked is not None and asked.variable:
         flags.append(("--disaggregation-mode", "decode"))
-        environment.append((prediction.rule.support.dispatch_variable[backend], str(cap)))
-    return LaunchCommand(tuple(flags), tuple(environment), sglang_notes(prediction, nodes, longest, backend))
+        environment.append((asked.variable, str(int(dispatch_tokens(deployment, prediction.rule)))))
+    return LaunchCommand(tuple(flags), tuple(environment), sglang_notes(prediction, nodes, longest, asked))
+
+
+def _exchange_flags(asked: Backend, nodes: int) -> list[tuple[str, str | None]]:
+    flags: list[tuple[str, str | None]] = [("--moe-a2a-backend", asked.backend)]
+    if asked.mode:
+        flags.append(("--deepep-mode", asked.mode))
+    if asked.backend == "deepep_v2":  # one node over NVLink, or several
+        flags.append(("--deepep-v2-mode", "hybrid" if nodes > 1 else "direct"))
+    return flags
+
+
+def _captured(deployment: Deployment, *, sends: bool) -> bool:
+    """Whether decode runs in a CUDA graph: not with an all-to-all that cannot be in one."""
+    return not sends or exchange(deployment.exchange).capturable
 
 
 def _parallel_flags(deployment: Deployment, nodes: int, *, moe: bool) -> list[tuple[str, str | None]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from moeplan.engines.rules.exchange_backends import Backend, exchange_backends
 from moeplan.predict import Prediction
+from moeplan.specs.exchange import exchange
 from moeplan.specs.model import Mla
 
 
@@ -15,14 +17,14 @@ def core_backend(prediction: Prediction) -> str | None:
     return prediction.rule.support.fp8_core_backend(prediction.cluster.gpu.architecture, kind)
 
 
-def sglang_notes(prediction: Prediction, nodes: int, longest: int, backend: str | None) -> tuple[str, ...]:
+def sglang_notes(prediction: Prediction, nodes: int, longest: int, asked: Backend | None) -> tuple[str, ...]:
     """Where to run it, how long its requests may be, what is taken on trust."""
     nodes = nodes if prediction.model.is_moe else 1
     where = f"a decode instance on {nodes} nodes: run it on each, with its own NODE_RANK and the first's HEAD_ADDRESS"
     notes = [
         f"for SGLang {prediction.rule.version}; {where if nodes > 1 else 'one node'}",
         _context_note(prediction, longest),
-        *_all_to_all_notes(prediction, backend),
+        *_all_to_all_notes(prediction, asked),
         *_attention_notes(prediction),
         *_placement_notes(prediction),
     ]
@@ -58,17 +60,26 @@ def _placement_notes(prediction: Prediction) -> list[str]:
     return ["predicted with experts in order under these loads; --redundant auto says what balancing is worth"]
 
 
-def _all_to_all_notes(prediction: Prediction, backend: str | None) -> list[str]:
-    if backend is None:
+def _all_to_all_notes(prediction: Prediction, asked: Backend | None) -> list[str]:
+    if asked is None:
         return []
-    rule, family = prediction.rule, prediction.model.family
-    mode = " and use --deepep-mode auto" if backend == "deepep" else ""
-    decode = "decodes only: it needs prefill instances and a router; to prefill here too, drop --disaggregation-mode"
-    notes = [decode + mode]
-    if rule.support.family_runs(backend, family) is None:
+    rule, family, backend = prediction.rule, prediction.model.family, asked.backend
+    notes = (
+        [f"needs {asked.install}; what SGLang {rule.version} does with it was not verified"] if asked.install else []
+    )
+    if asked.variable:
+        mode = " and use --deepep-mode auto" if asked.mode else ""
+        decode = "decodes only: it needs prefill instances and a router; to prefill here too, drop"
+        notes.append(f"{decode} --disaggregation-mode{mode}")
+    if rule.support.family_runs(backend, family) is None and family not in exchange_backends().families.get(
+        backend, ()
+    ):
         notes.append(f"not verified: whether SGLang {rule.version} runs {family} with --moe-a2a-backend {backend}")
-    if backend != "deepep":
-        notes.append(f"the predicted times are those of DeepEP's low-latency kernels; {backend} was not measured")
+    backing = exchange(prediction.deployment.exchange)
+    if not backing.capturable:
+        notes.append(f"SGLang turns CUDA graphs off with --deepep-mode {asked.mode}: {backing.title} is not captured")
+    if backing.stands_in:
+        notes.append(f"the predicted times of {backing.title} are those of {backing.stands_in}")
     experts = prediction.deployment.precision.experts.name
     if experts not in rule.support.expert_formats.get(backend, (experts,)):
         notes.append(

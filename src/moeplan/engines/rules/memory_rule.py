@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from moeplan.engines.rules import EngineName
-from moeplan.engines.rules.support import Support, by_start
-from moeplan.errors import Fault, InputError
+from moeplan.engines.rules.support import Support
 from moeplan.kinds import Real
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.loading import build, quantity, read_mapping
@@ -19,8 +18,7 @@ class MemoryRule:
 
     reserve_share: share of the device kept for activations, context and allocator slack; graph_bytes_per_request: CUDA
     graphs grow with the largest captured batch; page_size: tokens per KV page; dispatch_tokens: tokens per rank that a
-    low-latency all-to-all reserves at least, and takes at most; all_to_all: its backend by start of the architecture;
-    support: what this version is known to run.
+    low-latency all-to-all reserves at least, and takes at most; support: what this version is known to run.
     """
 
     engine: str
@@ -30,23 +28,8 @@ class MemoryRule:
     page_size: int
     dispatch_tokens_default: int
     dispatch_tokens_most: int
-    all_to_all: dict[str, str]
     support: Support
     source: str
-
-    def __post_init__(self) -> None:
-        variables = self.support.dispatch_variable
-        faults = [
-            Fault("support.dispatch_variable", f"lacks {backend}, which all_to_all names", "add its variable")
-            for backend in sorted(set(self.all_to_all.values()) - {"none", *variables})
-        ]
-        if faults:
-            raise InputError(self.engine, faults)
-
-    def backend(self, architecture: str) -> str | None:
-        """The all-to-all backend for a GPU architecture, None where none is known to run."""
-        backend = by_start(self.all_to_all, architecture, "none")
-        return None if backend == "none" else backend
 
     def reserve(self, capacity: float, batch: Real) -> Real:
         """Bytes that must stay outside the pool when graphs are captured up to `batch` requests."""

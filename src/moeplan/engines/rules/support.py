@@ -13,16 +13,14 @@ T = TypeVar("T")
 class Support:
     """Read from data/engines/<engine>.yaml; what neither list of families holds was not verified.
 
-    dispatch_variable: the environment variable of an all-to-all backend's tokens per rank; hidden_sizes: those that a
-    backend is compiled for, any where it is not listed; families, families_without: model families whose code has a
-    path through a backend, or none; expert_formats: those that run through a backend without choosing a kernel by
-    hand; fp4_cache: starts of the architectures with an NVFP4 cache; fp8_core: the attention
-    backend that multiplies in FP8, by start of the architecture and kind of attention (mla, gqa). schedule_flags: the
-    switch of a schedule, empty for the one that needs none; schedule_architectures: starts of those that run it, any
-    where it is not listed.
+    hidden_sizes: those that an all-to-all backend is compiled for, any where it is not listed; families,
+    families_without: model families whose code has a path through a backend, or none; expert_formats: those that run
+    through a backend without choosing a kernel by hand; fp4_cache: starts of the architectures with an NVFP4 cache;
+    fp8_core: the attention backend that multiplies in FP8, by start of the architecture and kind of attention (mla,
+    gqa). schedule_flags: the switch of a schedule, empty for the one that needs none; schedule_architectures: starts of
+    those that run it, any where it is not listed.
     """
 
-    dispatch_variable: dict[str, str]
     hidden_sizes: dict[str, tuple[int, ...]]
     hidden_source: str
     families: dict[str, tuple[str, ...]]

@@ -145,7 +145,7 @@ WRONG_EDITS = {
         "gpu.=1",
         "gpu.memory.bandwidth",
         "gpu.memory.bandwidth=",
-        "cluster.nodes=1",
+        "rack.nodes=1",
         "é=1",
         LONG,
     ),

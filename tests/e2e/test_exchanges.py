@@ -167,3 +167,11 @@ def test_a_winner_without_an_all_to_all_runs_again(tmp_path: Path, capsys: pytes
     document(capsys, f"{PLAN} --layout tep --save {saved}")
     assert "exchange" not in yaml.safe_load(Path(saved).read_text(encoding="utf-8"))["winner"]
     assert document(capsys, f"predict {saved}")["deployment"]["exchange"] == "all-reduce"
+
+
+def test_no_remedy_beyond_the_ranks_that_an_all_to_all_connects(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "plan deepseek-v3 --gpu h200 --nic efa --gpus 8..32 --layout dep --context 100k --min-tps 90"
+    plan = document(capsys, f"{line} --exchange deepep-low-latency")
+    (missed,) = plan["infeasible"]
+    assert missed["remedies"]
+    assert not any("--gpus" in remedy["change"] for remedy in missed["remedies"])

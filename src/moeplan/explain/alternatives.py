@@ -77,7 +77,11 @@ def _ways(space: Space, chosen: Deployment) -> Iterator[tuple[str, Space]]:
         part = _of_layout(space, layout)
         if layout != chosen.layout and part is not None:
             yield layout, part
-    sent = dict.fromkeys(spread.exchange for spread in space.spreads if spread.layout == "dep")
+    sent = dict.fromkeys(
+        spread.exchange
+        for spread in space.spreads
+        if spread.layout == "dep" and any(space.counts_for(name, spread).size for name in space.schedules)
+    )
     for name in sent if len(sent) > 1 else ():
         if name != chosen.exchange:
             yield name, replace(space, layouts=("dep",), reach={name: space.reach[name]})

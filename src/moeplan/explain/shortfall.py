@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeplan.predict import Prediction, Predictor
 from moeplan.search.best import Found, Missed, best
 from moeplan.search.space import Space
+from moeplan.specs.spread import spreads
 from moeplan.units import gib
 
 MOST_GPUS = 2048
@@ -90,6 +92,14 @@ def _feasible(predictor: Predictor, space: Space, min_tps: float) -> bool:
     return isinstance(best(predictor, space, min_tps=min_tps), Found)
 
 
+def _feasible_at(predictor: Predictor, space: Space, counts: NDArray[np.int_], min_tps: float) -> bool:
+    """Whether other instance sizes are feasible; none of them may be a spread, as where an all-to-all ends."""
+    sizes = tuple(int(count) for count in counts)
+    if space.model is not None and not spreads(space.model, sizes, space.layouts, space.tps, space.reach):
+        return False
+    return bool(sizes) and _feasible(predictor, replace(space, counts=sizes), min_tps)
+
+
 def _longest_context(predictor: Predictor, space: Space, min_tps: float) -> int | None:
     """The longest context, in whole tokens, that is feasible at all; None when not even one token is."""
     if not _feasible(predictor, replace(space, context=1.0), min_tps):
@@ -110,13 +120,13 @@ def _more_gpus(predictor: Predictor, space: Space, min_tps: float) -> int | None
     model = predictor.model
     most = MOST_GPUS if model.is_moe else start  # more replicas of a dense model change nothing per GPU
     counts = np.arange(start, most + 1, node)
-    if not counts.size or not _feasible(predictor, replace(space, counts=tuple(int(c) for c in counts)), min_tps):
+    if not _feasible_at(predictor, space, counts, min_tps):
         return None
     low, high = 0, len(counts) - 1
     while low < high:
         middle = (low + high) // 2
-        part = replace(space, counts=tuple(int(c) for c in counts[: middle + 1]))
-        low, high = (low, middle) if _feasible(predictor, part, min_tps) else (middle + 1, high)
+        here = _feasible_at(predictor, space, counts[: middle + 1], min_tps)
+        low, high = (low, middle) if here else (middle + 1, high)
     return int(counts[low])
 
 

@@ -1,8 +1,9 @@
-"""Layouts over the requests in all: the step and its crossing, and throughput against speed, a panel per size, context."""
+"""Layouts over the requests in all: the step and where it crosses; throughput against speed; a panel per question."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from moeplan.charts.style import Spec, chart, log_scale
@@ -10,26 +11,30 @@ from moeplan.explain.layout_curves import LayoutPanel, LayoutPoint
 
 COLOURS = {"dep": "#0072B2", "dep-ag": "#56B4E9", "dtp-ag": "#009E73", "tep": "#D55E00", "tp": "#E69F00"}
 OTHER = ["#CC79A7", "#999999", "#000000", "#F0E442"]  # of layouts with several GPUs per attention rank
-WIDTH, HEIGHT, COLUMNS = 300, 230, 3
+WIDTH, HEIGHT, COLUMNS = 300, 230, 4
 
 
 def layout_curves_chart(panels: Sequence[LayoutPanel], *, subtitle: str) -> Spec:
-    """Ms per step over the requests in all, log-log. Shaded: the p10–p90 band of the fastest layout, and, as a column,
-    where that of the ratio of by heads and by requests holds 1; the rule is where they cross.
-    """  # noqa: D205 - one sentence more than a line
+    """Ms per step over the requests in all, log-log; the rule is where by heads and by requests cross.
+
+    Shaded: the p10–p90 band of the fastest layout; as a column, where that of the ratio of the two holds 1.
+    """
     names = _names(panels)
     notes = [subtitle, "grey band: p10–p90 of the fastest; column: undecided between by heads and by requests"]
-    return _grid("Decode step by layout", notes, [_steps(panel, names) for panel in panels])
+    return _grid("Decode step by layout", notes, [_steps(panel, names) for panel in panels], panels)
 
 
 def layout_fronts_chart(panels: Sequence[LayoutPanel], *, subtitle: str) -> Spec:
     """tok/s per GPU against tok/s per user of each layout, log-log, a point per number of requests."""
     names = _names(panels)
-    return _grid("Throughput against speed, by layout", [subtitle], [_fronts(panel, names) for panel in panels])
+    return _grid("Throughput against speed, by layout", [subtitle], [_fronts(panel, names) for panel in panels], panels)
 
 
-def _grid(title: str, subtitle: list[str], cells: list[Spec]) -> Spec:
-    spec = chart(title, subtitle, {"columns": min(COLUMNS, len(cells)), "concat": cells})
+def _grid(title: str, subtitle: list[str], cells: list[Spec], panels: Sequence[LayoutPanel]) -> Spec:
+    """A row per size where its contexts have room beside each other."""
+    across = len({panel.context for panel in panels})
+    across = across if 1 < across <= COLUMNS else min(COLUMNS, len(cells))
+    spec = chart(title, subtitle, {"columns": across, "concat": cells})
     del spec["width"], spec["height"]
     return spec
 
@@ -79,9 +84,6 @@ def _values(panel: LayoutPanel) -> list[dict[str, Any]]:
 
 def _steps(panel: LayoutPanel, names: Sequence[str]) -> Spec:
     values = _values(panel)
-    best: dict[int, dict[str, Any]] = {}
-    for value in sorted(values, key=lambda item: -item["ms"]):
-        best[value["requests"]] = value
     most = max(value["requests"] for value in values)
     x: Spec = {
         "field": "requests",
@@ -98,7 +100,7 @@ def _steps(panel: LayoutPanel, names: Sequence[str]) -> Spec:
         "axis": {"grid": True, "values": _ticks(values, "ms"), "format": ",.0f"},
     }
     band: Spec = {
-        "data": {"values": sorted(best.values(), key=lambda item: item["requests"])},
+        "data": {"values": _band(panel, {value["requests"] for value in values})},
         "mark": {"type": "area", "color": "#999999", "opacity": 0.25, "clip": True},
         "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
     }
@@ -114,6 +116,17 @@ def _steps(panel: LayoutPanel, names: Sequence[str]) -> Spec:
     }
     layers = [*_undecided(panel), band, line, *_crossing(panel)]
     return {"title": _title(panel), "width": WIDTH, "height": HEIGHT, "layer": layers}
+
+
+def _band(panel: LayoutPanel, requests: Collection[int]) -> list[dict[str, Any]]:
+    """The band of the fastest layout at each number of requests."""
+    found = []
+    for count in sorted(requests):
+        curve = panel.fastest(count)
+        point = None if curve is None else curve.at(count)
+        if point is not None:
+            found.append({"requests": count, "low": point.band.low * 1e3, "high": point.band.high * 1e3})
+    return found
 
 
 def _undecided(panel: LayoutPanel) -> list[Spec]:
@@ -134,25 +147,18 @@ def _crossing(panel: LayoutPanel) -> list[Spec]:
     found = panel.crossing
     if found is None or found.upto is None or found.start is None:
         return []
-    values = [
-        {"at": (found.upto * found.start) ** 0.5, "label": f"{found.heads} to {found.upto}, {found.requests} from"}
-    ]
-    values[0]["label"] = f"{found.heads} ≤ {found.upto:,} < {found.requests}"
+    at = math.sqrt(found.upto * found.start)
+    label = f"{found.heads} to {found.upto:,}, {found.requests} from {found.start:,}"
+    left = at**2 > max(curve.most for curve in panel.curves)  # in the right half: its text goes to the left
+    place: Spec = {"align": "right" if left else "left", "dx": -5 if left else 5}
     return [
         {
-            "data": {"values": values},
+            "data": {"values": [{"at": at, "label": label}]},
             "encoding": {"x": {"field": "at", "type": "quantitative"}},
             "layer": [
                 {"mark": {"type": "rule", "strokeDash": [5, 4], "color": "#555"}},
                 {
-                    "mark": {
-                        "type": "text",
-                        "align": "left",
-                        "dx": 5,
-                        "baseline": "top",
-                        "color": "#333",
-                        "fontSize": 12,
-                    },
+                    "mark": {"type": "text", "baseline": "top", "color": "#333", "fontSize": 12, **place},
                     "encoding": {"text": {"field": "label"}, "y": {"value": 4}},
                 },
             ],

@@ -99,8 +99,9 @@ def _effects(read: ReadLayouts) -> tuple[list[GroupLimitEffect], list[tuple[int,
     machine = read.predictor.machine
     if not has_limit(read.model) or machine.kernels.sources.article:
         return found, unanswered
+    node = max(machine.cluster.gpu.domain, machine.cluster.gpus_per_node)
     for size in read.sizes:
-        if size.gpus > machine.cluster.gpu.domain:
+        if size.gpus > node:
             try:
                 found.append(group_limit_effect(read.model, machine, read.base.precision, gpus=size.gpus))
             except InputError as error:

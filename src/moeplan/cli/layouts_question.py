@@ -155,15 +155,19 @@ def _of_size(model: ModelSpec, layouts: tuple[str, ...], tps: str, gpus: int) ->
     spreads: dict[str, Spread] = {}
     refused = []
     for layout in layouts:
+        if layout != "dep" and gpus == 1:
+            refused.append((layout, "one GPU: the same as dep"))
+            continue
+        if layout not in ("dep", "tp") and not model.is_moe:
+            refused.append((layout, f"{model.name} has no experts to place"))
+            continue
         for tp in _ranks(layout, tps):
             name = layout if tp in (None, "1") else f"{layout} tp{tp}"
             try:
                 found = asked_spread(model, layout, tp, gpus)
             except InputError as error:
-                refused.append((name, "; ".join(map(str, error.faults))))
-                continue
-            if found in spreads.values():  # one GPU has one layout, whatever it is called
-                refused.append((name, f"one GPU: the same as {found.layout}"))
+                whys = [f"{fault.problem.removeprefix(f'{layout}: ')} ({fault.fix})" for fault in error.faults]
+                refused.append((name, "; ".join(whys)))
             else:
                 spreads[name] = found
     return SizeAsked(gpus=gpus, spreads=tuple(spreads.items()), refused=tuple(refused))
@@ -188,7 +192,8 @@ def _requests(text: str | None) -> tuple[int, ...]:
 
 def _counts(text: str, name: str, *, most: float) -> tuple[int, ...]:
     """Read whole numbers such as 2k,16k; raise InputError naming every bad one."""
-    found, faults = set(), []
+    found: set[int] = set()
+    faults: list[Fault] = []
     for part in names(text, name):
         try:
             found.add(int(count(part, name, most=most)))

@@ -49,10 +49,11 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimitEffect:
-    """The model's limit beside none, on so many GPUs of several nodes."""
+    """The model's limit beside none, on so many GPUs of several nodes; places: what a node is, nodes or domains."""
 
     gpus: int
     nodes: int
+    places: str
     limited: Reach
     free: Reach
 
@@ -66,10 +67,12 @@ def group_limit_effect(model: ModelSpec, machine: Machine, precision: Precision,
     """Compare; experts over all GPUs, even routing. Raises InputError where a backend has no kernels on this chip."""
     experts = model.experts
     assert experts is not None, "a limit belongs to experts"
-    nodes = gpus // machine.cluster.gpu.domain
+    domain = machine.cluster.gpu.domain
+    nodes = gpus // domain
     limit = GroupLimit(count=experts.n_group, taken=experts.topk_group)
     sides = [_reach(model, machine, precision, each, gpus=gpus, nodes=nodes) for each in (limit, NO_LIMIT)]
-    return GroupLimitEffect(gpus=gpus, nodes=nodes, limited=sides[0], free=sides[1])
+    places = "nodes" if domain == machine.cluster.gpus_per_node else "scale-up domains"
+    return GroupLimitEffect(gpus=gpus, nodes=nodes, places=places, limited=sides[0], free=sides[1])
 
 
 def _reach(

@@ -99,9 +99,9 @@ class LayoutCurve:
 class Crossing:
     """By heads against by requests, the fastest of each at every number of requests.
 
-    heads, upto: fastest by heads up to so many requests, None nowhere; requests, start: fastest by requests from so many
-    on, None nowhere. fits: whether by heads fits at `start`: where not, memory ends it and not speed. undecided: the
-    range of requests in which the p10–p90 band of the ratio of the two holds 1; None where it nowhere does.
+    heads, upto: which is fastest by heads, and up to how many requests, None nowhere; requests, start: which by
+    requests, and from how many on, None nowhere. fits: whether by heads fits at `start`: where not, memory ends it and
+    not speed. undecided: the range of requests in which the p10–p90 band of the ratio of the two holds 1, None nowhere.
     """
 
     heads: str | None
@@ -212,7 +212,7 @@ def layout_panel(
         try:
             curve = layout_curve(predictor, base, spread, requests, name=name, gpus=gpus)
         except InputError as error:
-            out.append((name, "; ".join(map(str, error.faults))))
+            out.append((name, "; ".join(f"{fault.path} {fault.problem}" for fault in error.faults)))
             continue
         if curve.most:
             curves.append(curve)

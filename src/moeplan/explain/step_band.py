@@ -51,8 +51,11 @@ class Band:
 
 
 def half_width(cost: Cost) -> float:
-    """What 80 % of an operator's errors stay under, in logarithms: its source's stated error, else by its origin."""
-    if cost.error is None:
+    """What 80 % of an operator's errors stay under, in logarithms: its source's stated error, else by its origin.
+
+    What is assumed, a correction by hand too, takes the share of that origin: its source's error is of something else.
+    """
+    if cost.error is None or cost.origin is Origin.ASSUMED:
         return UNSTATED[cost.origin]
     return math.log1p(max(cost.error.p90 * NORMAL, UNSTATED[Origin.MEASURED]))
 

@@ -18,13 +18,13 @@ def heading(predictor: Predictor, base: Deployment) -> str:
     """What is compared: model, machine, drafts, formats."""
     cluster, drafts = predictor.machine.cluster, int(base.drafts)
     return (
-        f"{predictor.model.name} on {cluster.gpu.name} with {cluster.nic.name}, {drafts} MTP draft{'s' * (drafts != 1)}, "
-        f"KV {base.precision.kv.name}"
+        f"{predictor.model.name} on {cluster.gpu.name} with {cluster.nic.name}, {drafts} MTP "
+        f"draft{'s' * (drafts != 1)}, KV {base.precision.kv.name}"
     )
 
 
 def shown_requests(panel: LayoutPanel, asked: Sequence[int]) -> list[int]:
-    """The requests in all of a table: those asked for, else powers of two and each layout's most, as far as one fits."""
+    """The requests in all of a table: those asked for, else powers of two and each layout's most by memory."""
     most = max((curve.most for curve in panel.curves), default=0)
     powers = [2**power for power in range(most.bit_length())]
     return sorted({*(asked or (*powers, *(curve.most for curve in panel.curves if curve.ends == "memory")))})
@@ -41,8 +41,8 @@ def print_layouts(
 ) -> None:
     """A table per size and context with the crossing under it; what was refused; what a group limit does."""
     out.print(
-        f"{heading}. ms per step by requests in all, the faster of naive and two-batch; - : does not fit. p10–p90: about "
-        "8 of 10 measured steps lie in it (docs/layouts.md)."
+        f"{heading}. ms per step by requests in all, the faster of naive and two-batch; - : does not fit. p10–p90: "
+        "about 8 of 10 measured steps lie in it (docs/layouts.md)."
     )
     for panel in panels:
         out.print()
@@ -97,14 +97,14 @@ def _range(band: Band, scale: float, form: str) -> str:
 
 
 def crossing_text(panel: LayoutPanel) -> str:
-    """Up to how many requests attention by heads is fastest, from how many on by requests, and where it is undecided."""
+    """Up to how many requests by heads is fastest, from how many on by requests, and where it is undecided."""
     crossing = panel.crossing
     if crossing is None:
         return "Attention by heads and by requests cannot be compared: one of them is refused or was not asked for."
-    return f"{_who(panel, crossing)}; {_undecided(crossing)}."
+    return f"{_who(crossing)}; {_undecided(crossing)}."
 
 
-def _who(panel: LayoutPanel, crossing: Crossing) -> str:
+def _who(crossing: Crossing) -> str:
     if crossing.upto is None:
         return f"By requests ({crossing.requests}) is fastest from {crossing.start} request on, by heads nowhere"
     heads = f"By heads ({crossing.heads}) is fastest up to {_many(crossing.upto)}"
@@ -129,7 +129,7 @@ def _print_effect(out: Console, effect: GroupLimitEffect) -> None:
     limited, free = effect.limited, effect.free
     limit = limited.limit
     rows = [
-        ["nodes that a token's experts lie on", f"{limited.nodes:.2f}", f"{free.nodes:.2f}"],
+        [f"{effect.places} that a token's experts lie on", f"{limited.nodes:.2f}", f"{free.nodes:.2f}"],
         ["ranks that they lie on", f"{limited.ranks:.2f}", f"{free.ranks:.2f}"],
         ["rows of the fullest rank over the mean, 128 tokens", f"{limited.fullest:.3f}", f"{free.fullest:.3f}"],
     ]
@@ -138,8 +138,8 @@ def _print_effect(out: Console, effect: GroupLimitEffect) -> None:
         rows.append([f"{what}MB over the NIC", f"{one.nic_bytes / 1e6:.2f}", f"{other.nic_bytes / 1e6:.2f}"])
         rows.append([f"{what}µs", *(f"{side.seconds * 1e6:,.0f} {side.origin}" for side in (one, other))])
     title = (
-        f"Node-limited routing, {effect.gpus} GPUs on {effect.nodes} nodes: {limit.taken} of {limit.count} groups beside "
-        "no limit; dispatch and combine of one layer, per GPU"
+        f"Node-limited routing, {effect.gpus} GPUs on {effect.nodes} {effect.places}: {limit.taken} of {limit.count} "
+        "groups beside no limit; dispatch and combine of one layer, per GPU"
     )
     out.print(table(("use", "limited", "free"), rows, title=title))
     out.print("Low-latency kernels send a message per expert wherever it lies: the limit saves them nothing.")

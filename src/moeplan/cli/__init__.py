@@ -25,6 +25,7 @@ _COMMANDS = {
     "explain": "Show where a step's time goes, and how far it is from the limit.",
     "sensitivity": "Show what one more percent of each thing would give.",
     "compare": "Compare two deployments, or one and a measured profile, operator by operator.",
+    "layouts": "Compare layouts (TP, attention-DP, EP) over the requests, and show where they cross.",
     "groups": "Show how tokens meet experts: groups and rows of the grouped GEMM, and their time.",
     "budget": "Show which of four chains binds the batch: experts, arithmetic, wire, memory.",
     "balance": "Place experts on ranks by their loads; what balancing is worth, and what moving costs.",

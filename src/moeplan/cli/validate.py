@@ -82,21 +82,31 @@ def kernels(
 @json_option
 def steps(data: str | None, as_json: bool) -> int:
     """Published decode steps of whole deployments, predicted beside measured, and the median of the errors."""
+    from moeplan.explain.band_coverage import band_coverage
     from moeplan.validate.steps import compare_steps
 
-    scores = compare_steps(Catalog.standard(data))
+    catalog = Catalog.standard(data)
+    scores, bands = compare_steps(catalog), band_coverage(catalog)
     if as_json:
         content = {
             "rows": [{**plain(row), "error": row.error} for row in scores.rows],
             "median": {group: scores.median(group) for group in scores.groups} | {"all": scores.median()},
             "left_out": [{"name": name, "why": why} for name, why in scores.left_out],
+            "band": {
+                "rows": len(bands.rows),
+                "inside": bands.inside,
+                "shorter": bands.shorter,
+                "unseen": {group: {"inside": inside, "rows": rows} for group, (inside, rows) in bands.unseen().items()},
+                "pairs": len(bands.pairs),
+                "pairs_inside": bands.pairs_inside,
+            },
         }
         print_json(document("validate-steps", content))
         return 0
     from moeplan.report.steps_report import print_steps
     from moeplan.report.tables import console
 
-    print_steps(console(), scores)
+    print_steps(console(), scores, bands)
     return 0
 
 

@@ -46,16 +46,22 @@ def step_operators(step: Prediction) -> list[StepOperator]:
     return list(merged.values())
 
 
-def _all(step: Prediction) -> Iterator[StepOperator]:
+def costs_shown(step: Prediction) -> Iterator[tuple[Cost, float, float]]:
+    """Every operator of a scalar prediction but the drafts', how often a step runs it, and the share nothing hides."""
     for group in step.groups:
         copies = group.timeline.micro_batches * group.group.count
         for name, stage in group.layer.stages.items():
             busy = float(stage.seconds) * group.timeline.micro_batches
             shown = float(group.timeline.exposed[name]) / busy if busy else 0.0
             for cost in stage.costs:
-                yield _operator(cost, copies, shown)
+                yield cost, copies, shown
     for cost in step.outside:
-        yield _operator(cost, 1, 1.0)
+        yield cost, 1, 1.0
+
+
+def _all(step: Prediction) -> Iterator[StepOperator]:
+    for cost, copies, shown in costs_shown(step):
+        yield _operator(cost, copies, shown)
     if float(step.drafting):
         yield StepOperator(
             name="MTP drafts",

@@ -13,6 +13,7 @@ from moeplan.engines.emit.sglang import LaunchCommand, sglang_command
 from moeplan.errors import InputError
 from moeplan.explain.shares import measured_share
 from moeplan.explain.shortfall import Shortfall
+from moeplan.explain.step_band import step_band
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
 from moeplan.report.headline import exchange_notes
@@ -55,6 +56,7 @@ def plain(value: Any) -> Any:
 def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json:
     """Everything about one step."""
     deployment, precision = prediction.deployment, prediction.deployment.precision
+    band = step_band(prediction)
     content: Json = {
         "model": prediction.model.name,
         "gpu": prediction.cluster.gpu.name,
@@ -89,6 +91,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
             "tpot_s": prediction.tpot,
             "tok_s_per_user": prediction.tps_per_user,
             "tok_s_per_gpu": prediction.tps_per_gpu,
+            "step_s_p10_p90": [band.low, band.high],
             "usd_per_million_output_tokens": price_per_million(prediction),
             "origin": str(prediction.origin),
             "measured_share": measured_share(prediction),

@@ -50,6 +50,18 @@ def exchange_notes(step: Prediction) -> list[str]:
     return notes
 
 
+def sureness(step: Prediction) -> str:
+    """The step and its throughput with their p10–p90 bands (docs/layouts.md)."""
+    from moeplan.explain.step_band import step_band
+
+    band = step_band(step)
+    rates = band.of_rate(float(step.tps_per_gpu * step.seconds))
+    return (
+        f"p10–p90 of the step {band.low * 1e3:.1f}–{band.high * 1e3:.1f} ms, of the throughput "
+        f"{rates.low:,.0f}–{rates.high:,.0f} tok/s/GPU: nearly all published steps ran longer than predicted"
+    )
+
+
 def headline(step: Prediction) -> str:
     """Model, GPUs, EP size, batch, drafts, schedule, context."""
     deployment = step.deployment

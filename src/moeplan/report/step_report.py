@@ -8,7 +8,7 @@ from moeplan.explain.shares import measured_share
 from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
-from moeplan.report.headline import exchange_notes, headline
+from moeplan.report.headline import exchange_notes, headline, sureness
 from moeplan.report.tables import Console, Table, table
 from moeplan.units import gib, si
 
@@ -26,7 +26,8 @@ def print_prediction(out: Console, step: Prediction, *, explain: bool = False, h
             f"{float(step.tps_per_gpu):,.1f} tok/s/GPU (output tokens over decode GPUs)   "
             f"measured {measured_share(step):.0%}, least sure: {step.origin}"
         )
-        out.print()
+    out.print(f"{sureness(step)}.")
+    out.print()
     for group in step.groups:
         out.print(_group_table(step, group))
         out.print()

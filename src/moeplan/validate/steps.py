@@ -172,7 +172,11 @@ def _best_at(predictor: Predictor, deployment: Deployment, promise: float) -> De
 
 
 def _compare(catalog: Catalog, row: dict[str, str]) -> StepRow:
-    step = predict_row(catalog, row)
+    return row_of(row, predict_row(catalog, row))
+
+
+def row_of(row: dict[str, str], step: Prediction) -> StepRow:
+    """A row of the table beside its prediction."""
     return StepRow(
         name=row["name"],
         group=row["group"],

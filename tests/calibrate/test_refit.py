@@ -95,3 +95,24 @@ def test_a_source_that_is_not_there_is_an_error() -> None:
     wrong = replace(recipe(FLASHINFER), samples=(RowSource(gpu="h800", table="gqa_decode_fp8"),))
     with pytest.raises(InputError, match="h800 has no such table"):
         list(refit(wrong, CATALOG))
+
+
+def test_kin_draws_a_chip_to_its_relatives(cooked: dict[str, FitFile]) -> None:
+    """Both are Hopper: with all trust in kin H800 has H20's parameters, with some it lies between."""
+    own, other = (fit_of(cooked[gpu]).parameters["softmax"] for gpu in ("h800", "h20"))
+    all_trust = dict(refit(replace(recipe(FLASHMLA), kin=1e3), CATALOG))
+    assert fit_of(all_trust["h800"]).parameters["softmax"] == pytest.approx(other, rel=0.02)
+    some = fit_of(dict(refit(replace(recipe(FLASHMLA), kin=1.0), CATALOG))["h800"]).parameters["softmax"]
+    low, high = sorted((own, other))
+    assert low * 0.98 <= some <= high * 1.02
+
+
+def test_all_reduces_of_a_generation_are_kin() -> None:
+    """20 of the 21 all-reduces are within the 6 % that were aimed at; alone 15 were."""
+    names = [f"all_reduce.bf16.{engine}" for engine in ("sglang", "trtllm", "vllm")]
+    assert all(recipe(name).kin == 4 for name in names)
+    own = [
+        file.error.median for name in names for folder, file in fits_of(CATALOG, name).items() if len(file.gpus) == 1
+    ]
+    assert len(own) == 21
+    assert sum(median <= 0.06 for median in own) == 20

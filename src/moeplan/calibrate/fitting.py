@@ -64,9 +64,19 @@ def fit_parameters(
 
 
 def held_out(
-    form: Form, kernel: Kernel, samples: Sequence[Rows], *, pinned: Parameters | None = None, rows: int = ROWS
+    form: Form,
+    kernel: Kernel,
+    samples: Sequence[Rows],
+    *,
+    pinned: Parameters | None = None,
+    start: Parameters | None = None,
+    trust: float = TRUST,
+    rows: int = ROWS,
 ) -> FitError:
-    """Cross-validate: whole shapes in four parts, each predicted by a fit to the other three."""
+    """Cross-validate: whole shapes in four parts, each predicted by a fit to the other three.
+
+    start, trust: as in fit_parameters; a start must come from other samples than these.
+    """
     found: list[Array] = []
     numbers = [group_numbers(sample, form.whole) for sample in samples]
     folds = [np.random.default_rng(SEED).integers(0, FOLDS, int(each.max(initial=0)) + 1)[each] for each in numbers]
@@ -75,7 +85,7 @@ def held_out(
         unseen = [sample.where(part == fold) for sample, part in zip(samples, folds, strict=True)]
         if not sum(map(len, unseen)):
             continue
-        given = fit_parameters(form, kernel, seen, pinned=pinned, rows=rows, trust=TRUST)
+        given = fit_parameters(form, kernel, seen, pinned=pinned, start=start, rows=rows, trust=trust)
         found += [errors(form, kernel, sample, given) for sample in unseen]
     return error_of(found)
 

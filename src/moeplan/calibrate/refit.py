@@ -42,13 +42,16 @@ def refit(
 
     for gpu, own in rows.items():
         progress(f"{recipe.title}: {gpu}")
-        found = parameters_of((gpu,))
+        kin = _kin(gpu, rows) if recipe.kin else ()
+        start, trust = (parameters_of(kin), recipe.kin) if kin else (None, TRUST)
+        found = fit_parameters(form, kernel, own, pinned=held, start=start, trust=trust)
         carried = []
         for gpus in _generations({name: each for name, each in rows.items() if name != gpu}):
             error = error_of([errors(form, kernel, each, parameters_of(gpus)) for each in own])
             carried.append(Carried(of=gpus, error=error))
             left_out.setdefault(tuple(sorted((*gpus, gpu))), []).append(error)
-        yield gpu, fit_file(recipe, form, (gpu,), own, found, held_out(form, kernel, own, pinned=held), carried)
+        error = held_out(form, kernel, own, pinned=held, start=start, trust=trust)
+        yield gpu, fit_file(recipe, form, (gpu,), own, found, error, carried)
     for gpus in _generations(rows):
         if len(gpus) > 1:
             progress(f"{recipe.title}: {' + '.join(gpus)}")
@@ -95,6 +98,12 @@ def fit_file(
         samples=own if len(gpus) == 1 else (),
         carried=tuple(carried),
     )
+
+
+def _kin(gpu: str, rows: dict[str, list[Rows]]) -> tuple[str, ...]:
+    """The other chips whose architecture begins with the same word."""
+    families = {name: own[0].gpu.architecture.split()[0] for name, own in rows.items()}
+    return tuple(name for name, family in families.items() if name != gpu and family == families[gpu])
 
 
 def _generations(rows: dict[str, list[Rows]]) -> list[tuple[str, ...]]:

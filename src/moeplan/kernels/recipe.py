@@ -51,7 +51,11 @@ class RowSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What data/kernels/recipes/<form>.<formats>.<kernel>.yaml holds; pinned: parameters that are known, not fitted."""
+    """What data/kernels/recipes/<form>.<formats>.<kernel>.yaml holds.
+
+    pinned: parameters that are known, not fitted. kin: where a chip has few rows, how strongly its parameters are drawn
+    to what the other chips of its kin (Blackwell and Blackwell Ultra) have: the trust of fit_parameters.
+    """
 
     title: str
     form: str
@@ -60,6 +64,7 @@ class Recipe:
     samples: tuple[RowSource, ...]
     tiles: tuple[int, ...] = ()
     pinned: dict[str, str] = field(default_factory=dict)
+    kin: float = 0.0
     note: str = ""
 
     @property

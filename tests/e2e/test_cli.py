@@ -473,3 +473,18 @@ def test_a_terminal_without_the_signs_is_no_error(encoding: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("DeepSeek-V3 on 128 ")
     assert parsed(spawn("gpus h200 --json", PYTHONIOENCODING=encoding).stdout)["gpu"]["name"] == "H200-SXM-141GB"
+
+
+def test_a_plan_says_whether_its_promise_is_kept_at_p90(capsys: pytest.CaptureFixture[str]) -> None:
+    """A search keeps the promise by the prediction; the band says how surely, and what to ask for instead."""
+    words = ("plan", "deepseek-v3", "--gpu", "h20", "--gpus", "32", "--context", "64k", "--max-batch", "64")
+    _, out, _ = run(capsys, *words, "--min-tps", "60")
+    found = re.search(r"At p90 of the step a user gets ([0-9.]+) tok/s, less than the 60 promised", out)
+    assert found is not None
+    assert float(found[1]) < 60
+    metrics = json.loads(run(capsys, *words, "--min-tps", "60", "--json")[1])["best"][0]["metrics"]
+    low, high = metrics["tok_s_per_user_p10_p90"]
+    assert low == pytest.approx(float(found[1]), abs=0.06)
+    assert low < 60 <= metrics["tok_s_per_user"] < high
+    few = (*words[:-1], "4", "--min-tps", "2")
+    assert "The promise is kept at p90 of the step, too" in run(capsys, *few)[1]

@@ -271,4 +271,10 @@ def _print(answer: Answer, plan: ReadPlan, *, as_json: bool, front: bool) -> Non
     from moeplan.report.tables import console
 
     what = f"{plan.model.name}, decode at a context of {plan.context:,.0f} tokens"
-    print_plan(console(), answer, question=f"{what}, at least {plan.min_tps:g} tok/s per user", front=front)
+    print_plan(
+        console(),
+        answer,
+        question=f"{what}, at least {plan.min_tps:g} tok/s per user",
+        min_tps=plan.min_tps,
+        front=front,
+    )

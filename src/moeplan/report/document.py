@@ -57,6 +57,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
     """Everything about one step."""
     deployment, precision = prediction.deployment, prediction.deployment.precision
     band = step_band(prediction)
+    users = band.of_rate(float(prediction.tokens_per_step))
     content: Json = {
         "model": prediction.model.name,
         "gpu": prediction.cluster.gpu.name,
@@ -92,6 +93,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
             "tok_s_per_user": prediction.tps_per_user,
             "tok_s_per_gpu": prediction.tps_per_gpu,
             "step_s_p10_p90": [band.low, band.high],
+            "tok_s_per_user_p10_p90": [users.low, users.high],
             "usd_per_million_output_tokens": price_per_million(prediction),
             "origin": str(prediction.origin),
             "measured_share": measured_share(prediction),

@@ -17,8 +17,11 @@ from moeplan.units import gib
 LEAST_GAIN = 0.0005  # of the throughput; less is not worth a line
 
 
-def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> None:
-    """The best per GPU and NIC, what is missing, then the overall winner's breakdown and command."""
+def print_plan(out: Console, answer: Answer, *, question: str, min_tps: float, front: bool) -> None:
+    """The best per GPU and NIC, what is missing, then the overall winner's breakdown and command.
+
+    min_tps: the speed promised, tokens per second per user.
+    """
     out.print(question)
     ranked = answer.ranked
     if ranked:
@@ -57,6 +60,7 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
         f"Winner of {tried:,} configurations{partial}{how}: {headline(winner.found.prediction)}"
         f"{f' (cluster {winner.cluster})' if winner.cluster else ''}; {why(winner.found)}."
     )
+    out.print(_promise(winner.found.prediction, min_tps))
     _print_alternatives(out, answer, winner.found.prediction)
     if answer.cut is not None and answer.cut.gain > LEAST_GAIN:
         out.print(
@@ -66,6 +70,21 @@ def print_plan(out: Console, answer: Answer, *, question: str, front: bool) -> N
     out.print()
     print_prediction(out, winner.found.prediction, heading=False)
     print_launch(out, winner.found.prediction)
+
+
+def _promise(step: Prediction, min_tps: float) -> str:
+    """How surely the promised speed is kept: a step is likelier longer than predicted than shorter."""
+    from moeplan.explain.step_band import step_band
+
+    band = step_band(step)
+    slowest = float(step.tokens_per_step) / band.high
+    if slowest >= min_tps:
+        return f"The promise is kept at p90 of the step, too: {slowest:.1f} tok/s/user."
+    safe = min_tps * float(step.tps_per_user) / slowest
+    return (
+        f"At p90 of the step a user gets {slowest:.1f} tok/s, less than the {min_tps:g} promised: "
+        f"to keep that as surely, ask for about --min-tps {safe:.3g}."
+    )
 
 
 def _step(result: Result) -> Prediction:

@@ -230,7 +230,7 @@ def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) 
         "acceptance": question.acceptance,
         "nics_per_node": question.nics_per_node,
         "load": question.load,
-        "redundant": None if question.redundant is None else str(int(deployment.redundant or 0)),
+        "redundant": None if question.redundant is None or step.slots is None else str(int(step.slots.redundant)),
         "kernels": question.kernels,
         "strict": question.strict,
         "edits": question.edits,

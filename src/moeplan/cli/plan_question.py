@@ -27,7 +27,15 @@ from moeplan.predict import Predictor
 from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Acceptance, Deployment, Precision, RoutedLoads, check_precision
+from moeplan.specs.deployment import (
+    NO_DRAFTS,
+    Deployment,
+    Precision,
+    RoutedLoads,
+    check_precision,
+    excess_faults,
+    fewest_redundant,
+)
 from moeplan.specs.exchange import AUTO
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import PLAIN, schedule
@@ -174,8 +182,13 @@ def _check_slots(model: ModelSpec, counts: tuple[int, ...], redundant: int | Non
     if model.experts is None:
         raise InputError("options", [Fault("--redundant", f"{model.name} has no experts", "leave it out")])
     slots = model.experts.count + redundant
-    if not any(slots % size == 0 for size in counts):
-        near = sorted({-model.experts.count % size for size in counts})[:4]
+    fitting = [size for size in counts if slots % size == 0]
+    if fitting:
+        excess = list(excess_faults(redundant, experts=model.experts.count, ep=max(fitting), name="--redundant"))
+        if excess:
+            raise InputError("options", excess)
+    else:
+        near = sorted({int(fewest_redundant(model.experts.count, size)) for size in counts})[:4]
         fix = f"give auto, {', '.join(map(str, near))} or a multiple of the GPUs more"
         sizes = ", ".join(map(str, counts[:6])) + (", …" if counts[6:] else "")
         raise InputError("options", [Fault("--redundant", f"{slots} slots divide over none of {sizes} GPUs", fix)])
@@ -243,7 +256,7 @@ def _smallest(precision: Precision, exchange: str) -> Deployment:
         ep=2,
         context=1,
         precision=precision,
-        acceptance=Acceptance.geometric(1.0, 1, "nothing is drafted"),
+        acceptance=NO_DRAFTS,
         exchange=exchange,
     )
 

@@ -59,15 +59,24 @@ class PlanQuestion(Question):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One cluster to search. asked: the options that name it; left_out: all-to-alls that it cannot have, and why."""
+
+    asked: Mapping[str, str]
+    predictor: Predictor
+    space: Space
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
     """The question read: the model, the numbers, and one search per cluster."""
 
     model: ModelSpec
     context: float
     min_tps: float
-    searches: tuple[tuple[Mapping[str, str], Predictor, Space], ...]  # after the options that name the cluster
+    searches: tuple[Search, ...]
     unsupported: tuple[tuple[Mapping[str, str], Cluster, str], ...]  # and why it cannot run the model
-    left_out: tuple[tuple[str, ...], ...] = ()  # of each search: all-to-alls that its cluster cannot have, and why
 
 
 def check_question(context: str | None, min_tps: str | None, workload: dict[str, str | None]) -> None:
@@ -115,14 +124,13 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         fix += " scaling, --set model.max_position=…"
         raise InputError("options", [Fault("--context", f"is {question.context}", fix)])
     routed = read_load(question.load, model, balanced=question.redundant is not None)
-    searches, unsupported, left_out = [], [], []
+    searches, unsupported = [], []
     refused: Unsupported | None = None
     for asked, cluster in machines.clusters(catalog, edits):
         predictor = Predictor.of(model, cluster, catalog, question.sources)
         try:
-            space, without = _space(question, predictor, context, routed)
-            searches.append((asked, predictor, space))
-            left_out.append(without)
+            space, left_out = _space(question, predictor, context, routed)
+            searches.append(Search(asked=asked, predictor=predictor, space=space, left_out=left_out))
         except Unsupported as error:  # in a comparison, no reason to drop the other GPUs
             refused = error
             unsupported.append((asked, cluster, "; ".join(map(str, error.faults))))
@@ -134,7 +142,6 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         min_tps=min_tps,
         searches=tuple(searches),
         unsupported=tuple(unsupported),
-        left_out=tuple(left_out),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moeplan.report.document import Json, placement_content
-from moeplan.report.tables import Console, table
+from moeplan.report.tables import Console, Table, table
 from moeplan.units import gib
 
 if TYPE_CHECKING:
@@ -13,7 +13,21 @@ if TYPE_CHECKING:
 
 
 def print_steps(out: Console, found: BalancedSteps) -> None:
-    """Both tables."""
+    """Gains by batch, then what every number of redundant slots leaves to serve."""
+    out.print()
+    if found.gains:
+        out.print(_gains_table(found))
+        out.print(
+            "f: share of the step before that experts and their all-to-all take, as far as nothing hides it. By the "
+            "step: rows, received bytes and active experts of the busiest rank put through the step model."
+        )
+    else:
+        out.print(f"No batch of the table fits in memory at a context of {found.context:,} tokens.")
+    out.print()
+    out.print(_served_table(found))
+
+
+def _gains_table(found: BalancedSteps) -> Table:
     rows = []
     for one in found.gains:
         before, after = one.skews
@@ -28,18 +42,13 @@ def print_steps(out: Console, found: BalancedSteps) -> None:
                 f"{one.gain:.2f}×",
             ]
         )
+    first = found.gains[0].after
+    title = f"A step of {first.model.name} on {first.cluster.gpu.name}, context {found.context:,} tokens"
     headers = ("batch per rank", "before, ms", "after, ms", "S0 → S1", "f", "by the formula", "by the step")
-    out.print()
-    if rows:
-        first = found.gains[0].after
-        title = f"A step of {first.model.name} on {first.cluster.gpu.name}, context {found.context:,} tokens"
-        out.print(table(headers, rows, title=title))
-        out.print(
-            "f: share of the step before that experts and their all-to-all take, as far as nothing hides it. By the "
-            "step: rows, received bytes and active experts of the busiest rank put through the step model."
-        )
-    else:
-        out.print(f"No batch of the table fits in memory at a context of {found.context:,} tokens.")
+    return table(headers, rows, title=title)
+
+
+def _served_table(found: BalancedSteps) -> Table:
     rows = [
         [
             f"{point.redundant}",
@@ -51,9 +60,8 @@ def print_steps(out: Console, found: BalancedSteps) -> None:
         ]
         for point in found.served
     ]
-    out.print()
-    labels = ("redundant", "free for KV", "batch per rank", "tok/s/GPU", "tok/s/user", "meaning")
-    out.print(table(labels, rows, title="What redundant experts leave to serve, balanced"))
+    headers = ("redundant", "free for KV", "batch per rank", "tok/s/GPU", "tok/s/user", "meaning")
+    return table(headers, rows, title="What redundant experts leave to serve, balanced")
 
 
 def steps_content(found: BalancedSteps) -> Json:

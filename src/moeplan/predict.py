@@ -25,7 +25,7 @@ from moeplan.routing.slots import ExpertLoad, Slots, deal
 from moeplan.schedules.timeline import Timeline, timeline
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Deployment, check, check_precision
+from moeplan.specs.deployment import Deployment, allowed_schedules, check, check_precision
 from moeplan.specs.exchange import exchange
 from moeplan.specs.model import LayerGroup, ModelSpec, WeightFormats
 from moeplan.specs.precision import weight_format
@@ -132,6 +132,15 @@ class Predictor:
         prediction = self.evaluate(deployment)
         _check_corrections(prediction)
         return prediction
+
+    def fastest(self, deployment: Deployment) -> Prediction:
+        """Predict at the fastest schedule that a search tries and the deployment allows, the plain one in a tie."""
+        steps = [
+            self.predict(replace(deployment, schedule=name))
+            for name in allowed_schedules(deployment, self.model)
+            if name == PLAIN or float(deployment.batch) % schedule(name).micro_batches == 0
+        ]
+        return min(steps, key=lambda step: float(step.seconds))
 
     def evaluate(self, deployment: Deployment) -> Prediction:
         """Predict a deployment of scalars or arrays whose rules hold; see predict.

@@ -74,6 +74,30 @@ def test_several_sizes_and_contexts_and_a_routers_group_limit(capsys: pytest.Cap
     assert "Node-limited routing, 16 GPUs on 2 nodes: 4 of 8 groups" in out
 
 
+def test_a_size_that_no_limit_can_be_compared_at_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("deepseek-v3", "--gpu", "gb200", "--gpus", "96", "--context", "2k", "--requests", "96", "--layout", "dep")
+    found = document(capsys, *words, "--max-batch", "8")
+    assert not found["group_limit"]
+    (unanswered,) = found["group_limit_unanswered"]
+    assert unanswered["gpus"] == 96
+    assert "no whole scale-up domains of 72" in unanswered["why"]
+    _, out, _ = run(capsys, *words, "--max-batch", "8")
+    assert "Node-limited routing, 96 GPUs: not compared: gpus: 96 fill no whole scale-up domains" in out
+    assert "Not 96 GPUs" not in out
+
+
+def test_tokens_go_by_the_all_to_all_that_predict_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Low-latency DeepEP runs on no AMD GPU: the usual one of the cluster is taken."""
+    words = ("--gpu", "mi300x", "--nic", "pollara-400", "--gpus", "16", "--context", "4k")
+    (panel,) = document(capsys, "deepseek-v3", *words, "--layout", "dep", "--requests", "512")["panels"]
+    (point,) = panel["layouts"][0]["points"]
+    with pytest.raises(SystemExit):
+        main(["predict", "deepseek-v3", *words, "--batch", "32", "--schedule", point["schedule"], "--json"])
+    step = json.loads(capsys.readouterr().out)
+    assert step["deployment"]["exchange"] == "mori-low-latency"
+    assert point["step_s"] == pytest.approx(step["metrics"]["step_s"])
+
+
 def test_what_a_model_refuses_is_listed_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "deepseek-v3", "--gpu", "h200", "--gpus", "32", "--context", "2k", "--requests", "32")
     assert {item["layout"] for item in found["panels"][0]["refused"]} == {"dtp-ag", "tp"}

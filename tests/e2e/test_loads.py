@@ -72,6 +72,25 @@ def test_a_plan_says_what_balancing_is_worth_and_starts_it(capsys: pytest.Captur
     assert "--enable-eplb" not in order["best"][0]["launch"]["flags"]
 
 
+def test_a_saved_winner_keeps_the_slots_that_fill_its_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """128 experts on 24 GPUs: even loads want the 16 slots that fill the ranks and no more, not none at all."""
+    saved = tmp_path / "plan.yaml"
+    asked = ("qwen3-30b-a3b-fp8", "--gpu", "h100", "--gpus", "24", "--context", "4k", "--min-tps", "20")
+    narrow = ("--layout", "dep", "--max-batch", "16", "--load", "uniform", "--redundant", "auto")
+    (best,) = document(capsys, "plan", *asked, *narrow, "--save", str(saved))["best"]
+    assert best["deployment"]["redundant"] == 16
+    again = document(capsys, "predict", str(saved))
+    assert again["deployment"]["redundant"] == 16
+    assert again["metrics"]["step_s"] == pytest.approx(best["metrics"]["step_s"], rel=1e-9)
+
+
+def test_what_the_routing_is_where_no_rank_can_be_fuller(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ("predict", "qwen3-30b-a3b", "--gpu", "h100", "--gpus", "4", "--context", "1k", "--batch", "8")
+    assert document(capsys, *one, "--layout", "tp")["deployment"]["routing"] == "uniform, every rank holds all experts"
+    dense = ("predict", "llama-3.1-8b", "--gpu", "h200", "--gpus", "1", "--context", "1k", "--batch", "8")
+    assert document(capsys, *dense)["deployment"]["routing"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -104,6 +123,9 @@ def test_a_number_of_slots_that_suits_no_size(capsys: pytest.CaptureFixture[str]
     code, _, err = run(capsys, *PLAN, *NARROW, "--redundant", "5")
     assert code == 2
     assert "261 slots divide over none of 16, 32 GPUs" in err
+    code, _, err = run(capsys, *PLAN, *NARROW, "--redundant", "8192")
+    assert code == 2
+    assert "--redundant: is 8192 beyond 256 experts of EP32 — give at most 7936" in err
 
 
 def test_worth_by_the_step_model(capsys: pytest.CaptureFixture[str]) -> None:

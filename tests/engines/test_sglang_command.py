@@ -16,6 +16,8 @@ from moeplan.cli.options import cluster_of
 from moeplan.engines.emit.sglang import LaunchCommand, sglang_command
 from moeplan.errors import InputError
 from moeplan.predict import Prediction, Predictor
+from moeplan.routing.load_laws import law_loads
+from moeplan.routing.loaded_ranks import LoadedRanks
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName, check
 from moeplan.specs.edits import edited, parse_edits
@@ -186,6 +188,28 @@ def test_redundant_experts_are_given_with_eplb(redundant: int, ep: int) -> None:
     command = sglang_command(predict("deepseek-v3", "h200", ep, redundant=redundant))
     assert number(command, "--ep-num-redundant-experts", 0) == redundant
     assert ("--enable-eplb" in dict(command.flags)) == (redundant > 0)
+
+
+@pytest.mark.parametrize(("balanced", "redundant", "eplb"), [(True, 0, True), (True, 64, True), (False, 64, False)])
+def test_experts_are_rebalanced_only_where_the_prediction_balanced_them(
+    balanced: bool, redundant: int, eplb: bool
+) -> None:
+    loads = LoadedRanks.of(law_loads("zipf:1", layers=2, experts=256), top_k=8, balanced=balanced)
+    plain = predict("deepseek-v3", "h200", 32, redundant=redundant)
+    machine = predictor("deepseek-v3", "h200")
+    flags = dict(sglang_command(machine.predict(replace(plain.deployment, routed=loads))).flags)
+    assert ("--enable-eplb" in flags) is eplb
+    assert flags.get("--ep-num-redundant-experts") == (str(redundant) if redundant else None)
+
+
+def test_nothing_is_rebalanced_where_every_rank_holds_all_experts() -> None:
+    """SGLang refuses --enable-eplb with an --ep-size of 1, and so does our own reader of launch commands."""
+    loads = LoadedRanks.of(law_loads("zipf:1", layers=2, experts=128), top_k=8, balanced=True)
+    plain = predict("qwen3-30b-a3b", "h200", 1)
+    cut = replace(plain.deployment, tp=4, moe_tp=4, exchange="all-reduce", routed=loads)
+    command = sglang_command(predictor("qwen3-30b-a3b", "h200").predict(cut))
+    assert "--enable-eplb" not in dict(command.flags)
+    assert not any("--init-expert-location" in note for note in command.notes)
 
 
 def test_redundant_experts_that_do_not_divide_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,9 @@ from moeplan.cli import main
 from moeplan.cli.options import cluster_of
 from moeplan.explain import alternatives as module
 from moeplan.explain.alternatives import alternatives
-from moeplan.predict import Predictor
+from moeplan.predict import Prediction, Predictor
+from moeplan.routing.load_laws import law_loads
+from moeplan.routing.loaded_ranks import LoadedRanks
 from moeplan.search.best import Found, best
 from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
@@ -90,6 +93,60 @@ def test_a_choice_that_nothing_feasible_has_is_said_so() -> None:
     assert found.prediction.deployment.precision.kv.name == "fp8"
     others = {other.choice: other.prediction for other in alternatives(PREDICTOR, space, found, min_tps=1.0)}
     assert others["KV bf16"] is None
+
+
+def placed(**changes: Any) -> dict[str, Prediction | None]:
+    """The alternatives of a small space under skewed loads, experts balanced."""
+    loads = law_loads("zipf:1", layers=4, experts=256)
+    space = replace(
+        SPACE,
+        batches=(64,),
+        drafts=(0,),
+        precisions=SPACE.precisions[:1],
+        schedules=("naive",),
+        model=PREDICTOR.model,
+        routed=LoadedRanks.of(loads, top_k=8, balanced=True),
+        **changes,
+    )
+    found = best(PREDICTOR, space, min_tps=1.0)
+    assert isinstance(found, Found)
+    others = alternatives(PREDICTOR, space, found, min_tps=1.0)
+    assert all(
+        other.prediction is None
+        or float(other.prediction.tps_per_gpu) <= float(found.prediction.tps_per_gpu) * (1 + 1e-12)
+        for other in others
+    )
+    return {other.choice: other.prediction for other in others}
+
+
+def test_other_placements_are_alternatives() -> None:
+    others = placed(extras=(0, 1, 2), counts=(32,))
+    assert "experts in order" in others
+    numbers = {"no more expert slots": 0, "1 more expert slot a rank": 32, "2 more expert slots a rank": 64}
+    assert len(numbers.keys() & others.keys()) == 2  # all but the winner's
+    assert others.keys() <= {"experts in order", *numbers}
+    for choice, redundant in numbers.items():
+        step = others.get(choice)
+        assert step is None or step.slots is None or int(step.slots.redundant) == redundant
+
+
+def test_a_number_of_slots_that_was_asked_for_has_no_other() -> None:
+    """64 redundant slots on 32 ranks are two more on each: still the only number there is."""
+    others = placed(redundant=64, counts=(32,))
+    assert others.keys() == {"experts in order"}
+    order = others["experts in order"]
+    assert order is not None
+    assert int(order.deployment.redundant or 0) == 64
+
+
+def test_other_all_to_alls_are_alternatives() -> None:
+    sent = {"deepep-low-latency", "deepep-normal"}
+    others = placed(reach=dict.fromkeys(sorted(sent), (0.0, math.inf)))
+    (other,) = sent & others.keys()  # the winner's is no alternative
+    assert others.keys() == {"experts in order", other}
+    step = others[other]
+    assert step is not None
+    assert step.deployment.exchange == other
 
 
 def test_an_interrupt_gives_no_half_comparison(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from moeplan.errors import InputError
 from moeplan.explain.group_limit import GroupLimitEffect, group_limit_effect, has_limit
 from moeplan.kernels.sources import ALL
 from moeplan.ops.machine import Machine
@@ -15,8 +16,9 @@ CATALOG = Catalog.standard()
 MODEL = CATALOG.model("deepseek-v3")
 
 
-def effect(gpus: int) -> GroupLimitEffect:
-    cluster = Cluster(gpu=CATALOG.gpu("h200"), nic=CATALOG.nic("cx7"), gpus_per_node=8, nics_per_node=8)
+def effect(gpus: int, *, gpu: str = "h200", per_node: int = 8) -> GroupLimitEffect:
+    device, card = CATALOG.gpu(gpu), CATALOG.nic("cx7")
+    cluster = Cluster(gpu=device, nic=card, gpus_per_node=per_node, nics_per_node=per_node)
     return group_limit_effect(MODEL, Machine.of(cluster, CATALOG, ALL), Precision.of(MODEL), gpus=gpus)
 
 
@@ -48,6 +50,15 @@ def test_bytes_follow_the_nodes() -> None:
     found = effect(32)
     ratio = found.limited.sent[0].nic_bytes / found.free.sent[0].nic_bytes
     assert ratio == pytest.approx(found.limited.nodes / found.free.nodes)
+
+
+def test_a_domain_filled_in_part_has_no_even_share_of_the_groups() -> None:
+    assert (effect(144, gpu="gb200", per_node=4).nodes, effect(144, gpu="gb200", per_node=4).places) == (
+        2,
+        "scale-up domains",
+    )
+    with pytest.raises(InputError, match="96 fill no whole scale-up domains of 72"):
+        effect(96, gpu="gb200", per_node=4)
 
 
 def test_models_without_a_limit_have_no_effect_to_show() -> None:

@@ -30,12 +30,11 @@ from moeplan.routing.expert_loads import ExpertLoads
 from moeplan.routing.loaded_ranks import LoadedRanks
 from moeplan.routing.slots import deal
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.deployment import Acceptance, Deployment, Precision, RoutedLoads
+from moeplan.specs.deployment import NO_DRAFTS, Deployment, Precision, RoutedLoads
 
 CATALOG = Catalog.standard(None)
 MODEL = CATALOG.model("deepseek-v3")
 EXPERTS = 256
-NO_DRAFTS = Acceptance.geometric(1.0, 1, "nothing is drafted")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What users asked of other tools about balancing experts (class e), and the right answers."""
+"""What users asked of other tools about balancing experts, and the right answers."""
 
 from __future__ import annotations
 

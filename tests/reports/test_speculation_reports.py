@@ -1,4 +1,4 @@
-"""What users asked of other tools about speculative decoding (class g), and the right answers."""
+"""What users asked of other tools about speculative decoding, and the right answers."""
 
 from __future__ import annotations
 

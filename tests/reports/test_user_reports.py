@@ -63,7 +63,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str, 
     return stop.value.code, out, err
 
 
-# --- memory (class b, and 16 of class a) --------------------------------------------------------------------------
+# --- memory -------------------------------------------------------------------------------------------------------
 
 
 def test_16_a_requests_cache_lives_on_one_dp_rank() -> None:
@@ -270,7 +270,7 @@ def test_93_the_dispatch_cap_follows_batch_and_drafts() -> None:
     assert float(dispatch_tokens(step("deepseek-v3", "h200", 32, batch=32, drafts=3).deployment, rule)) == 128
 
 
-# --- layouts (class c) --------------------------------------------------------------------------------------------
+# --- layouts ------------------------------------------------------------------------------------------------------
 
 
 def with_experts(name: str, *, count: int | None = None, width: int | None = None) -> ModelSpec:
@@ -368,7 +368,7 @@ def test_49_gpus_in_whole_trays_and_powers_of_two() -> None:
     assert 8 * 192e9 < 1680e9
 
 
-# --- the all-to-all (class d) -------------------------------------------------------------------------------------
+# --- the all-to-all -----------------------------------------------------------------------------------------------
 
 
 def milliseconds(gpu: str, nic: str, gpus: int, way: str, requests: int) -> float:
@@ -450,7 +450,7 @@ def test_54_across_nodes_the_fabric_decides() -> None:
         assert few < milliseconds("h200", "efa", gpus, other, gpus)
 
 
-# --- hardware files (class i) -------------------------------------------------------------------------------------
+# --- hardware files -----------------------------------------------------------------------------------------------
 
 CUSTOM = """
 name: Custom-1
@@ -487,7 +487,7 @@ def test_84_an_unknown_part_is_an_error_with_near_names() -> None:
     assert np.isclose(CATALOG.nic("cx7").line_rate, 50e9)
 
 
-# --- measurements (class j) ---------------------------------------------------------------------------------------
+# --- measurements -------------------------------------------------------------------------------------------------
 
 
 def test_86_below_64_rows_a_product_gets_no_faster() -> None:

@@ -1,4 +1,4 @@
-"""What users asked of other tools about communication (class d), and the right answers."""
+"""What users asked of other tools about communication, and the right answers."""
 
 from __future__ import annotations
 

@@ -44,13 +44,14 @@ def refit(
         progress(f"{recipe.title}: {gpu}")
         kin = _kin(gpu, rows) if recipe.kin else ()
         start, trust = (parameters_of(kin), recipe.kin) if kin else (None, TRUST)
-        found = fit_parameters(form, kernel, own, pinned=held, start=start, trust=trust)
+        drawn = fit_parameters(form, kernel, own, pinned=held, start=start, trust=trust) if kin else None
         carried = []
         for gpus in _generations({name: each for name, each in rows.items() if name != gpu}):
             error = error_of([errors(form, kernel, each, parameters_of(gpus)) for each in own])
             carried.append(Carried(of=gpus, error=error))
             left_out.setdefault(tuple(sorted((*gpus, gpu))), []).append(error)
         error = held_out(form, kernel, own, pinned=held, start=start, trust=trust)
+        found = drawn or parameters_of((gpu,))  # alone, what is carried to other chips as well
         yield gpu, fit_file(recipe, form, (gpu,), own, found, error, carried)
     for gpus in _generations(rows):
         if len(gpus) > 1:

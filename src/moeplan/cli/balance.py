@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moeplan.cli.balance_question import Subject, check, model_rows, subject
-from moeplan.cli.balance_steps import BalancedSteps, balanced_steps, check_steps
+from moeplan.cli.balance_steps import balanced_steps, check_steps
 from moeplan.cli.machines import DEFAULT_NIC
 from moeplan.cli.options import (
     chart_option,
@@ -27,6 +27,7 @@ from moeplan.specs.catalog import Catalog
 if TYPE_CHECKING:
     from moeplan.explain.balance_worth import Gain, RowsPerExpert, SkewParts
     from moeplan.explain.load_drift import Drift, Interval
+    from moeplan.explain.placement_gain import BalancedSteps
     from moeplan.explain.replica_curve import ReplicaPoint
     from moeplan.report.balance_report import Balanced
     from moeplan.routing.expert_map import ExpertMap

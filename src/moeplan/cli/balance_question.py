@@ -11,6 +11,7 @@ from moeplan.cli.machines import DEFAULT_NIC
 from moeplan.cli.options import cluster_of, edited_model, edits_of
 from moeplan.errors import Fault, InputError
 from moeplan.specs.catalog import Catalog
+from moeplan.specs.deployment import excess_faults
 
 if TYPE_CHECKING:
     from moeplan.routing.expert_loads import ExpertLoads
@@ -110,10 +111,8 @@ def subject(files: Sequence[str], options: Mapping[str, Any], catalog: Catalog) 
     groups = options["groups"] or (max(experts.n_group, 1) if experts is not None and nodes > 1 else 1)
     sizes = {"slots": loads.experts + redundant, "ranks": ranks, "nodes": nodes, "groups": groups}
     check_sizes(experts=loads.experts, **sizes)
-    most = loads.experts * (ranks - 1)
-    if redundant > max(most, 0):
-        fix = f"give at most {most}: every rank then holds every expert"
-        raise InputError("balance", [Fault("--redundant", f"is {redundant} beyond {loads.experts} experts", fix)])
+    if excess := list(excess_faults(redundant, experts=loads.experts, ep=ranks, name="--redundant")):
+        raise InputError("balance", excess)
     return Subject(loads=loads, spec=spec, cluster=cluster, **sizes)
 
 

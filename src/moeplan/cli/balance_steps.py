@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moeplan.cli.balance_question import Subject
@@ -12,21 +11,11 @@ from moeplan.errors import Fault, InputError
 from moeplan.specs.catalog import Catalog
 
 if TYPE_CHECKING:
-    from moeplan.explain.placement_gain import PlacementGain, ServedPoint
+    from moeplan.explain.placement_gain import BalancedSteps
     from moeplan.explain.replica_curve import ReplicaPoint
     from moeplan.routing.expert_map import ExpertMap
 
 BATCHES = (8, 32, 128, 256, 512)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedSteps:
-    """gains: at each batch that fits; served: by redundant slots, and the number that serves most."""
-
-    context: int
-    gains: list[PlacementGain]
-    served: list[ServedPoint]
-    best: ServedPoint
 
 
 def check_steps(options: Mapping[str, Any]) -> None:
@@ -63,10 +52,11 @@ def balanced_steps(
     """Put both placements, and every number of redundant slots, through the step model; None without a context."""
     if options["context"] is None or asked.cluster is None or asked.spec is None or asked.spec.experts is None:
         return None
-    from moeplan.explain.placement_gain import gains_by_batch, most_served, served
+    from moeplan.explain.placement_gain import BalancedSteps, gains_by_batch, most_served, served
     from moeplan.predict import Predictor
     from moeplan.routing.loaded_ranks import LoadedRanks
-    from moeplan.specs.deployment import Acceptance, Deployment, Precision
+    from moeplan.specs.deployment import NO_DRAFTS, Deployment, Precision
+    from moeplan.specs.exchange import usual
 
     spec, context = asked.spec, int(count(options["context"], "--context"))
     balanced = LoadedRanks.of(
@@ -75,9 +65,10 @@ def balanced_steps(
     deployment = Deployment(
         batch=1,
         ep=asked.ranks,
+        exchange=usual(asked.cluster, asked.ranks),
         context=context,
         precision=Precision.of(spec),
-        acceptance=Acceptance.geometric(1.0, 1, "nothing is drafted"),
+        acceptance=NO_DRAFTS,
         redundant=asked.slots - asked.loads.experts,
         routed=balanced,
     )

@@ -73,7 +73,7 @@ def command(**options: Any) -> int:
 
 
 def _panels(read: ReadLayouts) -> list[LayoutPanel]:
-    """A panel per size and context; raise InputError where every layout of all is refused for its kernels."""
+    """A panel per size and context; what the kernels refuse stands in it with the reason."""
     from moeplan.explain.layout_curves import layout_panel, requests_grid
 
     return [
@@ -135,7 +135,7 @@ def _print(
     if as_json:
         from moeplan.report.document import document
 
-        content = layouts_content(panels, effects, requests=read.requests)
+        content = layouts_content(panels, effects, unanswered, requests=read.requests)
         content |= {"model": read.model.name, "gpu": read.predictor.machine.cluster.gpu.name}
         content |= {"refused_sizes": [{"gpus": gpus, "why": why} for gpus, why in read.refused]}
         print_json(document("layouts", content))
@@ -146,7 +146,8 @@ def _print(
         console(),
         panels,
         effects,
+        unanswered,
         heading=heading(read.predictor, read.base),
         requests=read.requests,
-        refused=[*read.refused, *unanswered],
+        refused=read.refused,
     )

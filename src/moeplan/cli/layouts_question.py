@@ -18,7 +18,7 @@ from moeplan.cli.options import (
     whole_range,
 )
 from moeplan.cli.question import Question
-from moeplan.cli.step_question import asked_spread
+from moeplan.cli.step_question import asked_spread, usual_spread
 from moeplan.errors import Fault, InputError, together
 from moeplan.memory import LARGEST_BATCH
 from moeplan.predict import Predictor
@@ -141,7 +141,7 @@ def _sizes(
         elif gpus % node and (gpus > node or node % gpus):
             refused.append((gpus, f"fills no whole nodes of {node} GPUs, nor an even part of one"))
         else:
-            found = _of_size(model, layouts, question.tp, gpus)
+            found = _of_size(question, model, cluster, layouts, gpus)
             if found.spreads:
                 sizes.append(found)
             else:
@@ -151,7 +151,10 @@ def _sizes(
     return tuple(sizes), tuple(refused)
 
 
-def _of_size(model: ModelSpec, layouts: tuple[str, ...], tps: str, gpus: int) -> SizeAsked:
+def _of_size(
+    question: LayoutsQuestion, model: ModelSpec, cluster: Cluster, layouts: tuple[str, ...], gpus: int
+) -> SizeAsked:
+    article = question.sources.article
     spreads: dict[str, Spread] = {}
     refused = []
     for layout in layouts:
@@ -161,7 +164,7 @@ def _of_size(model: ModelSpec, layouts: tuple[str, ...], tps: str, gpus: int) ->
         if layout not in ("dep", "tp") and not model.is_moe:
             refused.append((layout, f"{model.name} has no experts to place"))
             continue
-        for tp in _ranks(layout, tps):
+        for tp in _ranks(layout, question.tp):
             name = layout if tp in (None, "1") else f"{layout} tp{tp}"
             try:
                 found = asked_spread(model, layout, tp, gpus)
@@ -169,7 +172,7 @@ def _of_size(model: ModelSpec, layouts: tuple[str, ...], tps: str, gpus: int) ->
                 whys = [f"{fault.problem.removeprefix(f'{layout}: ')} ({fault.fix})" for fault in error.faults]
                 refused.append((name, "; ".join(whys)))
             else:
-                spreads[name] = found
+                spreads[name] = usual_spread(found, model, cluster, article=article)
     return SizeAsked(gpus=gpus, spreads=tuple(spreads.items()), refused=tuple(refused))
 
 

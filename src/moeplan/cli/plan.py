@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from moeplan.cli.options import (
     save_option,
     step_options,
 )
-from moeplan.cli.plan_question import PlanQuestion, ReadPlan, check_question, read_plan
+from moeplan.cli.plan_question import PlanQuestion, ReadPlan, Search, check_question, read_plan
 from moeplan.cli.progress import SearchProgress
 from moeplan.cli.saved import kept, required, save, with_saved
 from moeplan.errors import together
@@ -29,9 +28,8 @@ from moeplan.explain.alternatives import MOST_CONFIGURATIONS, alternatives
 from moeplan.explain.answer import RANKINGS, Answer, Result
 from moeplan.explain.attention_cut import cut_gain
 from moeplan.explain.shortfall import Shortfall, shortfall
-from moeplan.predict import Prediction, Predictor
+from moeplan.predict import Prediction
 from moeplan.search.best import Found, best
-from moeplan.search.space import Space
 
 
 @click.command("plan")
@@ -124,10 +122,10 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 def _search(plan: ReadPlan) -> list[Result]:
     """Search every GPU and NIC; an interrupt keeps what was found and leaves the rest."""
     results: list[Result] = []
-    for (asked, predictor, space), left_out in zip(plan.searches, plan.left_out, strict=True):
-        progress = SearchProgress(" with ".join(asked.values()))
+    for search in plan.searches:
+        progress = SearchProgress(" with ".join(search.asked.values()))
         try:
-            result = dataclasses.replace(_one(asked, predictor, space, plan.min_tps, progress), left_out=left_out)
+            result = _one(search, plan.min_tps, progress)
         except KeyboardInterrupt:
             if not results:
                 raise
@@ -145,7 +143,8 @@ def _compared(answer: Answer, plan: ReadPlan) -> Answer:
     winner = answer.winner
     if winner is None or winner.found is None or not answer.complete:
         return answer
-    predictor, space = next((predictor, space) for asked, predictor, space in plan.searches if asked == winner.asked)
+    search = next(search for search in plan.searches if search.asked == winner.asked)
+    predictor, space = search.predictor, search.space
     answer = dataclasses.replace(answer, cut=cut_gain(predictor, winner.found.prediction))
     if space.size > MOST_CONFIGURATIONS:
         return answer
@@ -156,9 +155,8 @@ def _compared(answer: Answer, plan: ReadPlan) -> Answer:
     return dataclasses.replace(answer, alternatives=tuple(found))
 
 
-def _one(
-    asked: Mapping[str, str], predictor: Predictor, space: Space, min_tps: float, progress: SearchProgress
-) -> Result:
+def _one(search: Search, min_tps: float, progress: SearchProgress) -> Result:
+    predictor, space = search.predictor, search.space
     found = best(predictor, space, min_tps=min_tps, progress=progress)
     missing: Shortfall | None = None
     if not isinstance(found, Found) and found.complete:
@@ -167,13 +165,14 @@ def _one(
     return Result(
         gpu=cluster.gpu.name,
         nic=cluster.nic.name,
-        asked=asked,
+        asked=search.asked,
         found=found if isinstance(found, Found) else None,
         front=found.front,
         tried=found.tried,
         missing=missing,
         unsupported=None,
         complete=found.complete,
+        left_out=search.left_out,
     )
 
 
@@ -230,7 +229,7 @@ def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) 
         "acceptance": question.acceptance,
         "nics_per_node": question.nics_per_node,
         "load": question.load,
-        "redundant": None if question.redundant is None else str(int(deployment.redundant or 0)),
+        "redundant": None if question.redundant is None or step.slots is None else str(int(step.slots.redundant)),
         "kernels": question.kernels,
         "strict": question.strict,
         "edits": question.edits,

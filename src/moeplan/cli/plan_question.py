@@ -27,7 +27,15 @@ from moeplan.predict import Predictor
 from moeplan.search.space import Space
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Acceptance, Deployment, Precision, RoutedLoads, check_precision
+from moeplan.specs.deployment import (
+    NO_DRAFTS,
+    Deployment,
+    Precision,
+    RoutedLoads,
+    check_precision,
+    excess_faults,
+    fewest_redundant,
+)
 from moeplan.specs.exchange import AUTO
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import PLAIN, schedule
@@ -51,15 +59,24 @@ class PlanQuestion(Question):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One cluster to search. asked: the options that name it; left_out: all-to-alls that it cannot have, and why."""
+
+    asked: Mapping[str, str]
+    predictor: Predictor
+    space: Space
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
     """The question read: the model, the numbers, and one search per cluster."""
 
     model: ModelSpec
     context: float
     min_tps: float
-    searches: tuple[tuple[Mapping[str, str], Predictor, Space], ...]  # after the options that name the cluster
+    searches: tuple[Search, ...]
     unsupported: tuple[tuple[Mapping[str, str], Cluster, str], ...]  # and why it cannot run the model
-    left_out: tuple[tuple[str, ...], ...] = ()  # of each search: all-to-alls that its cluster cannot have, and why
 
 
 def check_question(context: str | None, min_tps: str | None, workload: dict[str, str | None]) -> None:
@@ -107,14 +124,13 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         fix += " scaling, --set model.max_position=…"
         raise InputError("options", [Fault("--context", f"is {question.context}", fix)])
     routed = read_load(question.load, model, balanced=question.redundant is not None)
-    searches, unsupported, left_out = [], [], []
+    searches, unsupported = [], []
     refused: Unsupported | None = None
     for asked, cluster in machines.clusters(catalog, edits):
         predictor = Predictor.of(model, cluster, catalog, question.sources)
         try:
-            space, without = _space(question, predictor, context, routed)
-            searches.append((asked, predictor, space))
-            left_out.append(without)
+            space, left_out = _space(question, predictor, context, routed)
+            searches.append(Search(asked=asked, predictor=predictor, space=space, left_out=left_out))
         except Unsupported as error:  # in a comparison, no reason to drop the other GPUs
             refused = error
             unsupported.append((asked, cluster, "; ".join(map(str, error.faults))))
@@ -126,7 +142,6 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         min_tps=min_tps,
         searches=tuple(searches),
         unsupported=tuple(unsupported),
-        left_out=tuple(left_out),
     )
 
 
@@ -174,8 +189,13 @@ def _check_slots(model: ModelSpec, counts: tuple[int, ...], redundant: int | Non
     if model.experts is None:
         raise InputError("options", [Fault("--redundant", f"{model.name} has no experts", "leave it out")])
     slots = model.experts.count + redundant
-    if not any(slots % size == 0 for size in counts):
-        near = sorted({-model.experts.count % size for size in counts})[:4]
+    fitting = [size for size in counts if slots % size == 0]
+    if fitting:
+        excess = list(excess_faults(redundant, experts=model.experts.count, ep=max(fitting), name="--redundant"))
+        if excess:
+            raise InputError("options", excess)
+    else:
+        near = sorted({int(fewest_redundant(model.experts.count, size)) for size in counts})[:4]
         fix = f"give auto, {', '.join(map(str, near))} or a multiple of the GPUs more"
         sizes = ", ".join(map(str, counts[:6])) + (", …" if counts[6:] else "")
         raise InputError("options", [Fault("--redundant", f"{slots} slots divide over none of {sizes} GPUs", fix)])
@@ -243,7 +263,7 @@ def _smallest(precision: Precision, exchange: str) -> Deployment:
         ep=2,
         context=1,
         precision=precision,
-        acceptance=Acceptance.geometric(1.0, 1, "nothing is drafted"),
+        acceptance=NO_DRAFTS,
         exchange=exchange,
     )
 

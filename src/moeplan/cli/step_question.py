@@ -163,9 +163,15 @@ def _exchange(question: StepQuestion, spread: Spread, predictor: Predictor) -> s
         from moeplan.cli.exchanges import one_exchange
 
         return one_exchange(question.exchange, spread, predictor, question.experts)
-    article, ranks = predictor.machine.kernels.sources.article, spread.counts[0]
-    sends = spread.layout == "dep" and ranks > 1 and predictor.model.is_moe and not article
-    return usual(predictor.machine.cluster, ranks) if sends else spread.exchange
+    article = predictor.machine.kernels.sources.article
+    return usual_spread(spread, predictor.model, predictor.machine.cluster, article=article).exchange
+
+
+def usual_spread(spread: Spread, model: ModelSpec, cluster: Cluster, *, article: bool) -> Spread:
+    """The spread by the usual all-to-all of a cluster where it sends tokens; the article has figures of one alone."""
+    ranks = spread.counts[0]
+    sends = spread.layout == "dep" and ranks > 1 and model.is_moe and not article
+    return replace(spread, exchange=usual(cluster, ranks)) if sends else spread
 
 
 def asked_spread(model: ModelSpec, layout: str, tp: str | None, gpus: int) -> Spread:
@@ -213,9 +219,4 @@ def _predict(predictor: Predictor, deployment: Deployment, schedule: str) -> Pre
     """Predict with the schedule named, or with the faster one that the deployment allows."""
     if schedule != "auto":
         return predictor.predict(replace(deployment, schedule=schedule))
-    plain = predictor.predict(deployment)
-    one = int(deployment.ep) == 1 or not deployment.all_to_all
-    if not predictor.model.is_moe or int(deployment.batch) % 2 or one:
-        return plain
-    overlapped = predictor.predict(replace(deployment, schedule="two-batch"))
-    return overlapped if float(overlapped.seconds) < float(plain.seconds) else plain
+    return predictor.fastest(deployment)

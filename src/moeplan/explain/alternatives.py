@@ -63,9 +63,8 @@ def _placements(space: Space, winner: Prediction) -> Iterator[tuple[str, Space]]
     if space.routed is None or not space.routed.balanced or winner.slots is None:
         return
     yield "experts in order", replace(space, routed=space.routed.placed(balanced=False), extras=(0,))
-    ep = int(winner.slots.ep)
-    chosen = int(winner.slots.redundant) // ep - (-winner.slots.experts % ep) // ep
-    for extra in space.extras:
+    chosen = int(winner.slots.redundant) // int(winner.slots.ep)  # what fills the ranks is less than one on each
+    for extra in space.extras if space.redundant is None else ():
         if extra != chosen:
             name = f"{extra} more expert slot{'s' * (extra > 1)} a rank" if extra else "no more expert slots"
             yield name, replace(space, extras=(extra,))

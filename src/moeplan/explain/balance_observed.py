@@ -17,7 +17,7 @@ from moeplan.routing.load_files import read_loads
 from moeplan.routing.loaded_ranks import LoadedRanks
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Acceptance, Deployment, Precision
+from moeplan.specs.deployment import NO_DRAFTS, Deployment, Precision
 from moeplan.specs.loading import build, read_mapping
 
 GAIN, INVERSE = "gain of the step", "mean over max of ranks"
@@ -117,7 +117,7 @@ def _gain_by_step(catalog: Catalog, loads: Array, ranks: int, redundant: int) ->
         context=CONTEXT,
         redundant=redundant,
         precision=Precision.of(model),
-        acceptance=Acceptance.geometric(1.0, 1, "nothing is drafted"),
+        acceptance=NO_DRAFTS,
     )
     predictor = Predictor.of(model, cluster, catalog)
     after = order.placed(balanced=True)

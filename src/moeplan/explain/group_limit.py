@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from moeplan.errors import Fault, InputError
 from moeplan.kernels.origin import worst
 from moeplan.ops.dispatch_combine import all_to_all
 from moeplan.ops.machine import Machine
@@ -64,10 +65,16 @@ def has_limit(model: ModelSpec) -> bool:
 
 
 def group_limit_effect(model: ModelSpec, machine: Machine, precision: Precision, *, gpus: int) -> GroupLimitEffect:
-    """Compare; experts over all GPUs, even routing. Raises InputError where a backend has no kernels on this chip."""
+    """Compare; experts over all GPUs, even routing.
+
+    Raises InputError where a backend has no kernels on this chip, or a scale-up domain is filled in part.
+    """
     experts = model.experts
     assert experts is not None, "a limit belongs to experts"
     domain = machine.cluster.gpu.domain
+    if gpus % domain:
+        fix = f"give a multiple of {domain}"
+        raise InputError("layouts", [Fault("gpus", f"{gpus} fill no whole scale-up domains of {domain}", fix)])
     nodes = gpus // domain
     limit = GroupLimit(count=experts.n_group, taken=experts.topk_group)
     sides = [_reach(model, machine, precision, each, gpus=gpus, nodes=nodes) for each in (limit, NO_LIMIT)]

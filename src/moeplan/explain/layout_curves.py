@@ -14,7 +14,7 @@ from moeplan.errors import InputError
 from moeplan.explain.step_band import Band, ratio_band, step_band
 from moeplan.kinds import Array
 from moeplan.predict import Prediction, Predictor, dispatchable
-from moeplan.specs.deployment import SCHEDULES, Deployment
+from moeplan.specs.deployment import Deployment, allowed_schedules
 from moeplan.specs.schedule import schedule
 from moeplan.specs.spread import Spread
 
@@ -158,7 +158,8 @@ def layout_curve(
     best = np.full(every.size, np.inf)
     chosen = np.zeros(every.size, dtype=int)
     room, sendable = np.zeros(every.size, dtype=bool), np.zeros(every.size, dtype=bool)
-    for index, plan in enumerate(_schedules(deployment, predictor)):
+    plans = allowed_schedules(deployment, predictor.model)
+    for index, plan in enumerate(plans):
         fitting = every % schedule(plan).micro_batches == 0
         if not fitting.any():
             continue
@@ -177,15 +178,9 @@ def layout_curve(
         requests=requests,
         batches=batches,
         seconds=best[where],
-        schedules=tuple(SCHEDULES[index] for index in chosen[where]),
+        schedules=tuple(plans[index] for index in chosen[where]),
         ends=_end(best, room, sendable),
     )
-
-
-def _schedules(deployment: Deployment, predictor: Predictor) -> tuple[str, ...]:
-    """Overlap hides an all-to-all between several GPUs; the plain one first."""
-    several = int(deployment.gpus) > 1 and deployment.all_to_all and predictor.model.is_moe
-    return SCHEDULES if several else SCHEDULES[:1]
 
 
 def _end(seconds: Array, room: Array, sendable: Array) -> str:

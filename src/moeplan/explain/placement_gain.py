@@ -11,8 +11,7 @@ from moeplan.errors import Fault, InputError
 from moeplan.explain.batch_article import gain_of_balancing
 from moeplan.kinds import Real
 from moeplan.predict import Prediction, Predictor, dispatchable
-from moeplan.specs.deployment import Deployment, RoutedLoads
-from moeplan.specs.schedule import PLAIN, schedule
+from moeplan.specs.deployment import Deployment, RoutedLoads, allowed_schedules
 
 BALANCED_STAGES = ("routed", "dispatch", "combine")
 TRIED = np.arange(2.0, 1025.0, 2.0)  # batches that both schedules take
@@ -61,6 +60,19 @@ class ServedPoint:
     kv_bytes: float  # free for the cache on a GPU beside all else
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedSteps:
+    """What balancing gives to steps of one context, cached tokens per request.
+
+    gains: at each batch that fits; served: by redundant slots, and the number worth having.
+    """
+
+    context: int
+    gains: list[PlacementGain]
+    served: list[ServedPoint]
+    best: ServedPoint
+
+
 def skew(step: Prediction) -> float:
     """Rows of the busiest rank over the mean; 1 for a dense model."""
     load, slots = step.load, step.slots
@@ -99,7 +111,7 @@ def gains_by_batch(
     """At each batch per rank that fits in memory, each placement with its faster schedule."""
     found = []
     for batch in batches:
-        pair = [_faster(predictor, replace(deployment, batch=batch, routed=one)) for one in (before, after)]
+        pair = [predictor.fastest(replace(deployment, batch=batch, routed=one)) for one in (before, after)]
         if bool(pair[1].fits) and bool(dispatchable(pair[1])):
             found.append(PlacementGain(before=pair[0], after=pair[1]))
     return found
@@ -115,7 +127,7 @@ def served(
     found = []
     for number in redundant:
         best = ServedPoint(redundant=number, batch=0, tps_per_gpu=0.0, tps_per_user=0.0, kv_bytes=0.0)
-        for name in _schedules(deployment):
+        for name in allowed_schedules(deployment, predictor.model):
             step = predictor.evaluate(replace(deployment, batch=TRIED, redundant=number, schedule=name))
             allowed = np.logical_and(step.fits, dispatchable(step))
             if min_tps is not None:
@@ -148,13 +160,3 @@ def most_served(points: Sequence[ServedPoint], *, least: float = 0.005) -> Serve
 
 def _at(values: Real, place: int) -> float:
     return float(np.broadcast_to(values, TRIED.shape)[place])
-
-
-def _schedules(deployment: Deployment) -> tuple[str, ...]:
-    return (PLAIN, "two-batch") if deployment.all_to_all and int(deployment.ep) > 1 else (PLAIN,)
-
-
-def _faster(predictor: Predictor, deployment: Deployment) -> Prediction:
-    names = [name for name in _schedules(deployment) if float(deployment.batch) % schedule(name).micro_batches == 0]
-    steps = [predictor.predict(replace(deployment, schedule=name)) for name in names]
-    return min(steps, key=lambda step: float(step.seconds))

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from moeplan.report.document import Json, placement_content
 from moeplan.report.tables import Console, table
 from moeplan.units import gib
 
 if TYPE_CHECKING:
-    from moeplan.explain.placement_gain import PlacementGain, ServedPoint
+    from moeplan.explain.placement_gain import BalancedSteps
 
 
-class Steps(Protocol):
-    """What is printed: gains by batch; what every number of redundant slots serves, and the best of them."""
-
-    @property
-    def context(self) -> int:
-        """Cached tokens per request."""
-
-    @property
-    def gains(self) -> Sequence[PlacementGain]:
-        """At each batch that fits."""
-
-    @property
-    def served(self) -> Sequence[ServedPoint]:
-        """By redundant slots."""
-
-    @property
-    def best(self) -> ServedPoint:
-        """The fewest that serve as much as any."""
-
-
-def print_steps(out: Console, found: Steps) -> None:
+def print_steps(out: Console, found: BalancedSteps) -> None:
     """Both tables."""
     rows = []
     for one in found.gains:
@@ -77,7 +56,7 @@ def print_steps(out: Console, found: Steps) -> None:
     out.print(table(labels, rows, title="What redundant experts leave to serve, balanced"))
 
 
-def steps_content(found: Steps) -> Json:
+def steps_content(found: BalancedSteps) -> Json:
     """The document's part."""
     return {
         "context": found.context,

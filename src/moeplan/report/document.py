@@ -77,7 +77,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
             "q_len": deployment.q_len,
             "acceptance": {"rates": deployment.acceptance.rates, "source": deployment.acceptance.source},
             "schedule": deployment.schedule,
-            "routing": deployment.routing,
+            "routing": None if prediction.slots is None else deployment.routing,
             "redundant": None if prediction.slots is None else prediction.slots.redundant,
             "precision": {
                 "experts": precision.experts.name,

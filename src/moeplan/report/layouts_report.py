@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from moeplan.explain.group_limit import GroupLimitEffect
+from moeplan.explain.group_limit import TOKENS, GroupLimitEffect
 from moeplan.explain.layout_curves import Crossing, LayoutCurve, LayoutPanel, LayoutPoint
 from moeplan.explain.step_band import Band
 from moeplan.predict import Predictor
@@ -34,12 +34,16 @@ def print_layouts(
     out: Console,
     panels: Sequence[LayoutPanel],
     effects: Sequence[GroupLimitEffect],
+    unanswered: Sequence[tuple[int, str]],
     *,
     heading: str,
     requests: Sequence[int],
     refused: Sequence[tuple[int, str]],
 ) -> None:
-    """A table per size and context with the crossing under it; what was refused; what a group limit does."""
+    """A table per size and context with the crossing under it; what was refused; what a group limit does.
+
+    unanswered: sizes at which nothing says what the limit does, and why.
+    """
     out.print(
         f"{heading}. ms per step by requests in all, the faster of naive and two-batch; - : does not fit. p10–p90: "
         "about 8 of 10 measured steps lie in it (docs/layouts.md)."
@@ -60,6 +64,10 @@ def print_layouts(
     for effect in effects:
         out.print()
         _print_effect(out, effect)
+    if unanswered:
+        out.print()
+    for gpus, why in unanswered:
+        out.print(f"Node-limited routing, {gpus} GPUs: not compared: {why}.")
 
 
 def _table(panel: LayoutPanel, requests: Sequence[int]) -> Table:
@@ -76,7 +84,7 @@ def _table(panel: LayoutPanel, requests: Sequence[int]) -> Table:
             [
                 *cells,
                 best.name,
-                f"{_range(point.band, 1e3, '.1f')}",
+                _range(point.band, 1e3, ".1f"),
                 f"{float(point.step.tps_per_user):.1f}",
                 _range(point.user_band, 1.0, ".0f"),
                 f"{point.tps_per_gpu:,.0f}",
@@ -131,7 +139,11 @@ def _print_effect(out: Console, effect: GroupLimitEffect) -> None:
     rows = [
         [f"{effect.places} that a token's experts lie on", f"{limited.nodes:.2f}", f"{free.nodes:.2f}"],
         ["ranks that they lie on", f"{limited.ranks:.2f}", f"{free.ranks:.2f}"],
-        ["rows of the fullest rank over the mean, 128 tokens", f"{limited.fullest:.3f}", f"{free.fullest:.3f}"],
+        [
+            f"rows of the fullest rank over the mean, {TOKENS[0]} tokens",
+            f"{limited.fullest:.3f}",
+            f"{free.fullest:.3f}",
+        ],
     ]
     for one, other in zip(limited.sent, free.sent, strict=True):
         what = f"{one.backend}, {one.tokens:,} tokens: "
@@ -146,12 +158,17 @@ def _print_effect(out: Console, effect: GroupLimitEffect) -> None:
 
 
 def layouts_content(
-    panels: Sequence[LayoutPanel], effects: Sequence[GroupLimitEffect], *, requests: Sequence[int]
+    panels: Sequence[LayoutPanel],
+    effects: Sequence[GroupLimitEffect],
+    unanswered: Sequence[tuple[int, str]],
+    *,
+    requests: Sequence[int],
 ) -> Json:
     """Every panel with every layout's points, SI units; bands are pairs."""
     return {
         "panels": [_panel(panel, shown_requests(panel, requests)) for panel in panels],
         "group_limit": list(effects),
+        "group_limit_unanswered": [{"gpus": gpus, "why": why} for gpus, why in unanswered],
     }
 
 

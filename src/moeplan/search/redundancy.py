@@ -8,14 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from moeplan.predict import Prediction
-from moeplan.specs.deployment import Deployment
+from moeplan.specs.deployment import Deployment, fewest_redundant, most_redundant
 
 MOST_EXTRA = 8  # slots of a rank beyond the fewest
-
-
-def fewest_slots(experts: int, ep: int) -> int:
-    """Redundant slots that fill every rank."""
-    return -experts % ep
 
 
 def fastest_redundancy(deployment: Deployment, experts: int, predict: Callable[[Deployment], Prediction]) -> Prediction:
@@ -24,10 +19,10 @@ def fastest_redundancy(deployment: Deployment, experts: int, predict: Callable[[
     Slots are added to every rank while that makes the step faster: each evens the ranks out less than the one before.
     """
     ep = int(deployment.ep)
-    first = fewest_slots(experts, ep)
+    first, most = int(fewest_redundant(experts, ep)), int(most_redundant(experts, ep))
     best = predict(replace(deployment, redundant=first))
-    for extra in range(1, MOST_EXTRA + 1 if ep > 1 else 1):
-        other = predict(replace(deployment, redundant=first + extra * ep))
+    for number in range(first + ep, min(first + MOST_EXTRA * ep, most) + 1, ep):
+        other = predict(replace(deployment, redundant=number))
         if not bool(np.all(other.fits)) or float(other.seconds) >= float(best.seconds):
             break
         best = other

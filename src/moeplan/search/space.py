@@ -16,7 +16,9 @@ from moeplan.specs.deployment import (
     Precision,
     RoutedLoads,
     ScheduleName,
+    fewest_redundant,
     is_all_to_all,
+    most_redundant,
 )
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import schedule as named
@@ -31,8 +33,8 @@ class Space:
 
     counts: GPUs of one instance; batches: requests per GPU; drafts: MTP drafts per step; each ascending. layouts: names
     of specs.spread, at all attention TP sizes of `tps`, as far as `model` allows; without a model the first layout.
-    redundant: expert slots beyond one per expert, at the sizes over which all slots divide; without it every rank is
-    filled, and given as many slots more as each of `extras`. routed: loads of the experts.
+    redundant: expert slots beyond one per expert, at the sizes over which all slots divide and that can use them;
+    without it every rank is filled, and given as many slots more as each of `extras`. routed: loads of the experts.
     reach: all-to-alls of the layout dep, each above a size and up to one; see specs.spread.spreads.
     """
 
@@ -79,7 +81,8 @@ class Space:
         """The instance sizes that a schedule accepts: overlap needs an all-to-all, which one GPU does not have."""
         counts = np.array(spread.counts, dtype=float)
         if self.redundant is not None and spread.moe_tp == 1:
-            counts = counts[(self._experts + self.redundant) % counts == 0]
+            divides = (self._experts + self.redundant) % counts == 0
+            counts = counts[divides & (self.redundant <= most_redundant(self._experts, counts))]
         if not named(schedule).overlaps:
             return counts
         return counts[counts > 1] if is_all_to_all(spread.exchange) else counts[:0]
@@ -90,8 +93,7 @@ class Space:
             return [None]
         if self.redundant is not None:
             return [np.full(counts.shape, float(self.redundant))]
-        fewest = -self._experts % counts
-        most = self._experts * (counts - 1.0)  # every rank then holds every expert
+        fewest, most = fewest_redundant(self._experts, counts), most_redundant(self._experts, counts)
         return [None if extra == 0 else np.minimum(fewest + extra * counts, most) for extra in self.extras]
 
     @property

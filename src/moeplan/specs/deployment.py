@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -67,6 +67,9 @@ class Acceptance:
         total = np.concatenate([[1.0], 1.0 + np.cumsum(self.rates)])
         result: Real = total[np.asarray(drafts, dtype=np.intp)]
         return result if np.ndim(drafts) else float(result)
+
+
+NO_DRAFTS: Final = Acceptance(rates=(), source="nothing is drafted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +205,8 @@ class Deployment:
             return "uniform, every rank as full as the mean"
         if np.ndim(self.imbalance) or self.imbalance > 1.0:
             return "busiest rank as given, uniform within it"
+        if np.all(np.equal(self.ep, 1)):
+            return "uniform, every rank holds all experts"
         return "uniform, fullest rank of the sample"
 
     @property
@@ -211,6 +216,12 @@ class Deployment:
         if self.exchange == ALL_REDUCE:
             return "tp" if experts == "tp" else "tep"
         return f"d{experts}" + ("" if self.all_to_all else "-ag")
+
+
+def allowed_schedules(deployment: Deployment, model: ModelSpec) -> tuple[ScheduleName, ...]:
+    """Those of SCHEDULES that a deployment allows at some batch: overlap hides an all-to-all between several GPUs."""
+    sends = model.is_moe and deployment.all_to_all and int(deployment.gpus) > 1
+    return tuple(name for name in SCHEDULES if sends or not schedule(name).overlaps)
 
 
 def check(deployment: Deployment, model: ModelSpec) -> None:
@@ -318,11 +329,25 @@ def _redundant_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Faul
     if model.experts is None:
         yield Fault("redundant", f"{model.name} has no experts", "leave it out")
     elif float(deployment.ep) >= 1:
-        most = model.experts.count * (float(deployment.ep) - 1)
-        if deployment.redundant > most:
-            fix = f"give at most {most:g}: every rank then holds every expert" if most else "leave it out"
-            problem = f"is {deployment.redundant} beyond {model.experts.count} experts of EP{deployment.ep:g}"
-            yield Fault("redundant", problem, fix)
+        yield from excess_faults(deployment.redundant, experts=model.experts.count, ep=deployment.ep)
+
+
+def fewest_redundant(experts: int, ep: Real) -> Real:
+    """Redundant slots that fill every rank; scalars or arrays."""
+    return -experts % ep
+
+
+def most_redundant(experts: int, ep: Real) -> Real:
+    """Redundant slots with which every rank holds every expert: more copies have no rank to go to."""
+    return experts * (ep - 1)
+
+
+def excess_faults(redundant: Real, *, experts: int, ep: Real, name: str = "redundant") -> Iterator[Fault]:
+    """More redundant slots than the ranks can use."""
+    most = most_redundant(experts, ep)
+    if redundant > most:
+        fix = f"give at most {most:g}: every rank then holds every expert" if most else "leave it out"
+        yield Fault(name, f"is {redundant} beyond {experts} experts of EP{ep:g}", fix)
 
 
 def _routed_faults(deployment: Deployment, model: ModelSpec) -> Iterator[Fault]:

@@ -70,11 +70,8 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
     asked = exchange_backends().exchanges[deployment.exchange] if sends else None  # one that is missing was refused
     if asked is not None:
         flags += _exchange_flags(asked, nodes)
-    if redundant and gpus > 1:
-        flags.append(("--ep-num-redundant-experts", str(redundant)))
-    routed = deployment.routed
-    if gpus > 1 and (routed.balanced if routed is not None else redundant):
-        flags.append(("--enable-eplb", None))
+    if int(deployment.ep) > 1:
+        flags += _placement_flags(deployment, redundant)
     switch = prediction.rule.support.schedule_flags[deployment.schedule]  # one that is missing was refused before
     if switch:
         flags.append((switch, None))
@@ -96,6 +93,16 @@ def sglang_command(prediction: Prediction) -> LaunchCommand:
         flags.append(("--disaggregation-mode", "decode"))
         environment.append((asked.variable, str(int(dispatch_tokens(deployment, prediction.rule)))))
     return LaunchCommand(tuple(flags), tuple(environment), sglang_notes(prediction, nodes, longest, asked))
+
+
+def _placement_flags(deployment: Deployment, redundant: int) -> list[tuple[str, str | None]]:
+    """Without loads, redundant slots are there to be balanced; SGLang balances only where ranks share the experts."""
+    flags: list[tuple[str, str | None]] = []
+    if redundant:
+        flags.append(("--ep-num-redundant-experts", str(redundant)))
+    if deployment.routed.balanced if deployment.routed is not None else redundant:
+        flags.append(("--enable-eplb", None))
+    return flags
 
 
 def _exchange_flags(asked: Backend, nodes: int) -> list[tuple[str, str | None]]:

@@ -50,7 +50,7 @@ def _context_note(prediction: Prediction, longest: int) -> str:
 
 def _placement_notes(prediction: Prediction) -> list[str]:
     routed = prediction.deployment.routed
-    if routed is None or float(prediction.deployment.gpus) == 1:
+    if routed is None or float(prediction.deployment.ep) == 1:
         return []
     if routed.balanced:
         return [

@@ -40,6 +40,8 @@ def test_every_prediction_states_its_routing(capsys: pytest.CaptureFixture[str])
     assert skewed["deployment"]["routing"] == "zipf:0.8, seed 0; experts in order"
     _, out, _ = run(capsys, *PREDICT, "--load", "zipf:0.8")
     assert "Routing: zipf:0.8, seed 0; experts in order" in out
+    asked = ("explain", *PREDICT[1:], "--load", "zipf:0.8")
+    assert "loads zipf:0.8, seed 0; experts in order" in " ".join(run(capsys, *asked)[1].split())
 
 
 def test_balancing_recorded_loads(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,12 +63,13 @@ def sureness(step: Prediction) -> str:
 
 
 def headline(step: Prediction) -> str:
-    """Model, GPUs, EP size, batch, drafts, schedule, context."""
+    """Model, GPUs, EP size, batch, drafts, schedule, context, and the loads of experts where any are given."""
     deployment = step.deployment
     place = "GPU" if deployment.tp == 1 else "DP rank"
+    loads = f", loads {deployment.routing}" if deployment.routed is not None else ""
     return (
         f"{step.model.name} on {int(deployment.gpus)} × {step.cluster.gpu.name} with {step.cluster.nic.name}, "
         f"{layout_of(deployment)}, batch {int(deployment.batch)} per {place}, "
         f"{int(deployment.drafts)} MTP draft{'s' if deployment.drafts != 1 else ''}, {deployment.schedule}, "
-        f"context {float(deployment.context):,.0f} tokens"
+        f"context {float(deployment.context):,.0f} tokens{loads}"
     )

@@ -230,11 +230,21 @@ def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) 
         "acceptance": question.acceptance,
         "nics_per_node": question.nics_per_node,
         "load": question.load,
-        "redundant": None if question.redundant is None else str(int(deployment.redundant or 0)),
+        "redundant": None if question.redundant is None else str(_redundant(step)),
         "kernels": question.kernels,
         "strict": question.strict,
         "edits": question.edits,
     }
+
+
+def _redundant(step: Prediction) -> int:
+    """Redundant slots of a step: with none named every rank is filled, which takes some where sizes do not divide."""
+    from moeplan.search.redundancy import fewest_slots
+
+    deployment, experts = step.deployment, step.model.experts
+    if deployment.redundant is not None or experts is None:
+        return int(deployment.redundant or 0)
+    return fewest_slots(experts.count, int(deployment.ep))
 
 
 def _draw(answer: Answer, plan: ReadPlan, path: Path) -> None:

@@ -160,3 +160,18 @@ def test_figures_of_a_law_may_have_a_sign_and_an_exponent(capsys: pytest.Capture
     small, plain = (document(capsys, *PREDICT, "--load", law) for law in ("zipf:1e-1", "zipf:0.1"))
     assert small["metrics"] == plain["metrics"]
     assert "exponent -1" in run(capsys, *PREDICT, "--load", "zipf:-1")[2]
+
+
+def test_a_point_of_the_front_is_a_deployment_to_predict(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slots and attention ranks stand in it, and the search over arrays and one step of numbers agree."""
+    load = ("--load", "zipf:0.8", "--redundant")
+    plan = (*PLAN, *NARROW, "--tp", "1,2", *load, "auto")
+    front = document(capsys, *plan)["best"][0]["front"]
+    assert {point["tp"] for point in front} == {1, 2}
+    for point in front[:: max(len(front) // 5, 1)]:
+        asked = {"gpus": "count", "batch": "batch", "tp": "tp", "schedule": "schedule", "kv": "kv", "mtp": "drafts"}
+        words = [word for name, key in asked.items() for word in (f"--{name}", str(point[key]))]
+        step = document(capsys, "predict", *PLAN[1:4], "--context", "2k", *words, *load, str(point["redundant"]))
+        assert step["metrics"]["tok_s_per_gpu"] == pytest.approx(point["tps_per_gpu"], rel=1e-9)
+    _, out, _ = run(capsys, *plan, "--front")
+    assert any(line.split()[-2:] == ["schedule", "redundant"] for line in out.splitlines())

@@ -92,7 +92,9 @@ class Space:
             return [np.full(counts.shape, float(self.redundant))]
         fewest = -self._experts % counts
         most = self._experts * (counts - 1.0)  # every rank then holds every expert
-        return [None if extra == 0 else np.minimum(fewest + extra * counts, most) for extra in self.extras]
+        if self.extras == (0,):
+            return [None]
+        return [np.minimum(fewest + extra * counts, most) for extra in self.extras]
 
     @property
     def _experts(self) -> int:

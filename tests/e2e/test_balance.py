@@ -212,3 +212,18 @@ def test_another_number_of_slots_than_the_placement_at_hand(tmp_path: Path, caps
     code, _, err = run(capsys, *law, "--redundant", "32", "--from", str(old))
     assert code == 2
     assert "give --redundant 16" in err
+
+
+def test_published_names_every_option_that_it_would_pass_over(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--published", "--redundant", "3", "--model", "deepseek-v3", "--out", "x.json", "--worth")
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "drop --redundant, --model, --out, --worth" in err
+
+
+def test_edits_of_what_was_not_named_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    law = ("--load", "uniform", "--experts", "64", "--layers", "1", "--ranks", "4")
+    code, _, err = run(capsys, *law, "--set", "cluster.leaf_nodes=2", "--set", "model.top_k=3")
+    assert code == 2
+    assert "--set cluster.leaf_nodes=2: says nothing without --gpu" in err
+    assert "--set model.top_k=3: says nothing without --model" in err

@@ -175,3 +175,14 @@ def test_no_remedy_beyond_the_ranks_that_an_all_to_all_connects(capsys: pytest.C
     (missed,) = plan["infeasible"]
     assert missed["remedies"]
     assert not any("--gpus" in remedy["change"] for remedy in missed["remedies"])
+
+
+@pytest.mark.parametrize("words", ["auto,deepep-normal", "auto,auto"])
+def test_auto_stands_alone(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (
+        f"{PLAN} --exchange {words}",
+        f"predict deepseek-v3 --gpu h200 --gpus 16 --batch 8 --context 2k --exchange {words}",
+    ):
+        code, _, err = run(capsys, line)
+        assert code == 2
+        assert "auto takes one for each size and stands alone" in err

@@ -146,3 +146,56 @@ def test_a_context_needs_a_model_a_gpu_and_worth(capsys: pytest.CaptureFixture[s
     assert code == 2
     for said in ("--context: says nothing without --model and --gpu", "--worth", "--min-tps: is 'fast'"):
         assert said in err
+
+
+def test_a_winner_whose_size_needs_redundant_slots_runs_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """256 experts do not divide over 24 GPUs: the winner with the fewest slots has 8 redundant ones, not none."""
+    saved = str(tmp_path / "plan.yaml")
+    plan = ("plan", "deepseek-v3", "--gpu", "h200", "--gpus", "24", "--context", "2k", "--min-tps", "20", *NARROW)
+    found = document(capsys, *plan, "--load", "zipf:0.8", "--redundant", "auto", "--save", saved)
+    step = document(capsys, "predict", saved)
+    assert step["experts"]["redundant"] % 24 == 8
+    assert step["metrics"] == found["best"][0]["metrics"]
+
+
+def test_every_fault_of_load_and_redundant_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *PREDICT, "--load", "zpif:1", "--redundant", "AUTO", "--mtp", "99")
+    assert code == 2
+    assert "options: 3 faults" in err
+    assert "did you mean zipf" in err
+    assert "give a whole number from 0, or auto" in err
+    assert "'' is neither a law nor a file" in run(capsys, *PREDICT, "--load", "")[2]
+
+
+def test_layers_with_too_few_experts_are_one_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "loads.csv"
+    heat = ",".join(["1"] * 4 + ["0"] * 252)
+    path.write_text(",".join(f"e{place}" for place in range(256)) + f"\n{heat}\n{heat}\n{heat}\n")
+    code, _, err = run(capsys, *PREDICT, "--load", str(path))
+    assert code == 2
+    assert "1 fault\n" in err
+    assert "only 4 weights are above zero; 2 layers more such" in err
+
+
+def test_figures_of_a_law_may_have_a_sign_and_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the law's name takes - for _."""
+    small, plain = (document(capsys, *PREDICT, "--load", law) for law in ("zipf:1e-1", "zipf:0.1"))
+    assert small["metrics"] == plain["metrics"]
+    assert "exponent -1" in run(capsys, *PREDICT, "--load", "zipf:-1")[2]
+
+
+def test_a_point_of_the_front_is_a_deployment_to_predict(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slots and attention ranks stand in it, and the search over arrays and one step of numbers agree."""
+    load = ("--load", "zipf:0.8", "--redundant")
+    plan = (*PLAN, *NARROW, "--tp", "1,2", *load, "auto")
+    front = document(capsys, *plan)["best"][0]["front"]
+    assert {point["tp"] for point in front} == {1, 2}
+    for point in front[:: max(len(front) // 5, 1)]:
+        asked = {"gpus": "count", "batch": "batch", "tp": "tp", "schedule": "schedule", "kv": "kv", "mtp": "drafts"}
+        words = [word for name, key in asked.items() for word in (f"--{name}", str(point[key]))]
+        step = document(capsys, "predict", *PLAN[1:4], "--context", "2k", *words, *load, str(point["redundant"]))
+        assert step["metrics"]["tok_s_per_gpu"] == pytest.approx(point["tps_per_gpu"], rel=1e-9)
+    _, out, _ = run(capsys, *plan, "--front")
+    assert any(line.split()[-2:] == ["schedule", "redundant"] for line in out.splitlines())

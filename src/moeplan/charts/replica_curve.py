@@ -72,10 +72,12 @@ def _lines(points: Sequence[ReplicaPoint], x: Spec) -> Spec:
 def _mark(worth: ReplicaPoint) -> Spec:
     """A ring around the number worth having, named."""
     text = {"type": "text", "align": "left", "dx": 12, "dy": -12, "color": WORTH_COLOUR, "fontSize": 12}
+    halo = text | {"stroke": "white", "strokeWidth": 4}  # the curves start at the ring and run under its name
     return {
         "data": {"values": [{"redundant": worth.redundant, "skew": worth.mean, "label": "worth having"}]},
         "layer": [
             {"mark": {"type": "point", "size": 170, "strokeWidth": 1.8, "color": WORTH_COLOUR}},
+            {"mark": halo, "encoding": {"text": {"field": "label"}}},
             {"mark": text, "encoding": {"text": {"field": "label"}}},
         ],
         "encoding": {

@@ -82,7 +82,7 @@ def roofline_chart(operators: list[StepOperator], gpu: Gpu, *, subtitle: str) ->
             },
             {
                 "data": {"values": [point.row() for point in longest]},
-                "mark": {"type": "text", "align": "right", "dx": -12, "dy": 10, "fontSize": 12},
+                "mark": {"type": "text", "align": "left", "baseline": "middle", "dx": 14, "fontSize": 12},
                 "encoding": {"x": x, "y": y, "text": {"field": "operator"}},
             },
         ]

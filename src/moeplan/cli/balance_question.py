@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from moeplan.specs.model import ModelSpec
 
 DEFAULT_LAYERS = 58
+OF_LOADS = (  # options that --published passes over
+    *(("law", "--load"), ("current", "--from"), ("edits", "--set")),
+    *((key, f"--{key}") for key in ("ranks", "redundant", "nodes", "groups", "experts", "layers", "model", "gpu")),
+    *((key, f"--{key}") for key in ("nic", "bound", "out", "worth", "pause", "chart", "context")),
+    *(("min_tps", "--min-tps"), ("window_seconds", "--window-seconds")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +58,10 @@ def check(files: Sequence[str], options: Mapping[str, Any]) -> None:
     """Raise InputError for what is missing or contradicts itself, before anything is read."""
     faults = []
     if options["published"]:
-        if files or options["law"] or options["ranks"]:
-            faults.append(Fault("--published", "asks nothing about loads of yours", "drop FILE, --load and --ranks"))
+        others = [name for key, name in OF_LOADS if options[key]]
+        if others or files:
+            fix = f"drop {', '.join([*(['FILE'] if files else []), *others])}"
+            faults.append(Fault("--published", "asks nothing about loads of yours", fix))
     else:
         if bool(files) == bool(options["law"]):
             faults.append(Fault("loads", "are missing" if not files else "are given twice", "give FILE or --load LAW"))
@@ -71,6 +79,7 @@ def check(files: Sequence[str], options: Mapping[str, Any]) -> None:
         for name, needs, key in (("bound", "from", "current"), ("gpu", "model", "model"), ("nic", "gpu", "gpu"))
         if options[name] is not None and options[key] is None
     ]
+    faults += _useless_edits(options)
     if not 0 <= options["share"] <= 1:
         faults.append(Fault("--share", f"is {options['share']:g}", "give the part of a step, 0 to 1"))
     faults += [
@@ -82,6 +91,14 @@ def check(files: Sequence[str], options: Mapping[str, Any]) -> None:
         faults.append(Fault("--out", f"is {options['out']!r}", "end it in .json: SGLang goes by the name"))
     if faults:
         raise InputError("options", faults)
+
+
+def _useless_edits(options: Mapping[str, Any]) -> Iterator[Fault]:
+    """Edits of what was not named: nothing would come of them."""
+    for edit in () if options["published"] else options["edits"]:
+        needed = "model" if edit.startswith("model.") else "gpu"
+        if not options[needed]:
+            yield Fault(f"--set {edit}", f"says nothing without --{needed}", f"give --{needed}, or drop it")
 
 
 def subject(files: Sequence[str], options: Mapping[str, Any], catalog: Catalog) -> Subject:

@@ -20,8 +20,14 @@ Reach = dict[str, tuple[float, float]]
 
 
 def read_exchanges(text: str) -> tuple[str, ...]:
-    """The all-to-alls named, none for «auto»; raise InputError naming every unknown one."""
-    return () if text.strip() == AUTO else named_exchanges(names(text, "--exchange"))
+    """The all-to-alls named, none for «auto»; raise InputError naming every unknown one, and auto beside others."""
+    if text.strip() == AUTO:
+        return ()
+    asked = names(text, "--exchange")
+    if AUTO in asked:
+        fix = "name the usual one, too (docs/wire.md), or give auto alone"
+        raise InputError("options", [Fault("--exchange", "auto takes one for each size and stands alone", fix)])
+    return named_exchanges(asked)
 
 
 def one_exchange(text: str, spread: Spread, predictor: Predictor, experts: str | None) -> str:
@@ -30,7 +36,7 @@ def one_exchange(text: str, spread: Spread, predictor: Predictor, experts: str |
     experts: the format of their weights, the checkpoint's where it is None.
     """
     model, machine = predictor.model, predictor.machine
-    (name, *others), ranks = named_exchanges(names(text, "--exchange")), spread.counts[0]
+    (name, *others), ranks = read_exchanges(text), spread.counts[0]
     faults = [*_faults(name, model, article=machine.kernels.sources.article)]
     if others:
         faults.append(Fault("--exchange", "names several", "predict takes one, `moeplan plan` compares them"))

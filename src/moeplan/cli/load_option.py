@@ -40,12 +40,27 @@ def load_options(command: Command) -> Command:
 
 
 def check_load_options(load: str | None, redundant: str | None) -> None:
-    """Raise InputError for a number that is none, and for auto without loads to go by."""
-    if redundant is not None and redundant != BEST:
-        count(redundant, "--redundant", least=0)
+    """Raise InputError for a number that is none, for auto without loads to go by, for loads that nothing holds."""
+    faults: list[Fault] = []
     if redundant == BEST and load is None:
         fix = "give --load (uniform, a law, a file), or a number"
-        raise InputError("options", [Fault("--redundant", "auto goes by the loads, and there are none", fix)])
+        faults.append(Fault("--redundant", "auto goes by the loads, and there are none", fix))
+    if redundant is not None and redundant != BEST:
+        try:
+            count(redundant, "--redundant", least=0)
+        except InputError as error:
+            faults += [
+                Fault(fault.path, fault.problem.split(";")[0], "give a whole number from 0, or auto")
+                for fault in error.faults
+            ]
+    if load is not None:
+        from moeplan.routing.load_laws import FORMS, LAWS
+
+        if not _names_law(load, LAWS) and not (load.strip() and Path(load).exists()):
+            near = suggestion(load.split(":")[0], LAWS)
+            faults.append(Fault("--load", f"{load!r} is neither a law nor a file", near or FORMS))
+    if faults:
+        raise InputError("options", faults)
 
 
 def redundant_slots(text: str | None) -> int | None:
@@ -61,7 +76,7 @@ def read_load(text: str | None, model: ModelSpec, *, balanced: bool) -> LoadedRa
     if text is None:
         return None
     from moeplan.routing.load_files import read_loads
-    from moeplan.routing.load_laws import FORMS, LAWS, law_loads
+    from moeplan.routing.load_laws import LAWS, law_loads
     from moeplan.routing.loaded_ranks import LoadedRanks
 
     experts = model.experts
@@ -69,11 +84,8 @@ def read_load(text: str | None, model: ModelSpec, *, balanced: bool) -> LoadedRa
         raise InputError("options", [Fault("--load", f"{model.name} has no experts", "leave it out")])
     if _names_law(text, LAWS):
         loads = law_loads(text, layers=model.moe_layer_count, experts=experts.count)
-    elif Path(text).exists():
-        loads = read_loads([Path(text)])
     else:
-        near = suggestion(text.split(":")[0], LAWS)
-        raise InputError("options", [Fault("--load", f"{text!r} is neither a law nor a file", near or FORMS)])
+        loads = read_loads([Path(text)])
     if loads.experts != experts.count:
         problem = f"is of {loads.experts} experts, {model.name} has {experts.count}"
         raise InputError("options", [Fault("--load", problem, "give loads of this model")])

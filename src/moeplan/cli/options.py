@@ -136,7 +136,9 @@ def step_options(command: Command) -> Command:
                 "silicon[=ENGINE] (aiconfigurator-core), fitted, assumed; or article (the throughput article's MFU).",
             ),
             click.option(
-                "--strict", is_flag=True, help="Refuse an answer in which a GEMM, attention or all-to-all is assumed."
+                "--strict",
+                is_flag=True,
+                help="Refuse an answer in which a GEMM, attention, all-to-all or all-reduce is assumed.",
             ),
         ]
     ):

@@ -210,7 +210,8 @@ def _answered(predictor: Predictor, space: Space) -> tuple[str, ...]:
     faults: list[Fault] = []
     for layout in space.layouts:
         try:
-            for piece in replace(space, layouts=(layout,), schedules=(PLAIN,), batches=space.batches[:1]).pieces():
+            few = replace(space, layouts=(layout,), schedules=(PLAIN,), batches=space.batches[:1], routed=None)
+            for piece in few.pieces():  # without loads: placing experts at every size is the search's work
                 predictor.evaluate(piece)
         except InputError as error:
             faults.extend(fault for fault in error.faults if fault not in faults)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Predict one decode step of MODEL under attention-DP × EP.
+    """Predict one decode step of MODEL, operator by operator; by itself under attention-DP × EP (see --layout).
 
     MODEL is a built-in name, a config.json, or a question saved with --save (also a plan's: its winner).
     """

@@ -159,7 +159,7 @@ def answer(question: StepQuestion) -> tuple[Predictor, Prediction]:
 
 def _exchange(question: StepQuestion, spread: Spread, predictor: Predictor) -> str:
     """How tokens reach their experts: the spread's own way, the usual all-to-all of the cluster, or the one named."""
-    if question.exchange != AUTO:
+    if question.exchange.strip() != AUTO:
         from moeplan.cli.exchanges import one_exchange
 
         return one_exchange(question.exchange, spread, predictor, question.experts)

@@ -202,6 +202,7 @@ def _front_table(result: Result) -> Table:
     """The front, thinned to MOST_FRONT_ROWS from end to end; --json and --chart have all of it."""
     last, rows_shown = len(result.front) - 1, min(len(result.front), MOST_FRONT_ROWS)
     shown = [result.front[index * last // max(rows_shown - 1, 1)] for index in range(rows_shown)]
+    redundant = any(point.redundant is not None for point in shown)
     rows = [
         [
             f"{point.tps_per_user:.1f}",
@@ -213,10 +214,12 @@ def _front_table(result: Result) -> Table:
             str(point.drafts),
             point.kv,
             point.schedule,
+            *([str(point.redundant or 0)] if redundant else []),
         ]
         for point in shown
     ]
-    headers = ("tok/s/user", "tok/s/GPU", "layout", "tokens by", "GPUs", "batch/rank", "MTP", "KV", "schedule")
+    headers = ["tok/s/user", "tok/s/GPU", "layout", "tokens by", "GPUs", "batch/rank", "MTP", "KV", "schedule"]
+    headers += ["redundant"] if redundant else []
     return table(headers, rows, title=f"Front of {result.label}: {len(result.front)} deployments")
 
 

@@ -23,7 +23,8 @@ def law_loads(text: str, *, layers: int, experts: int, seed: int = 0) -> ExpertL
 
     Raises InputError for an unknown law or figures that it cannot have.
     """
-    name, *rest = text.strip().lower().replace("-", "_").split(":")
+    name, *rest = text.strip().lower().split(":")
+    name = name.replace("-", "_")
     if name not in LAWS:
         raise InputError("--load", [Fault("law", f"unknown {text!r}", suggestion(name, LAWS) or FORMS)])
     try:

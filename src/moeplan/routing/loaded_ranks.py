@@ -85,7 +85,9 @@ class LoadedRanks:
             except InputError as error:
                 faults += [Fault(f"layer {loads.layers[place]}", fault.problem, fault.fix) for fault in error.faults]
         if faults:
-            raise InputError(loads.source, faults)
+            more = f"; {len(faults) - 1} layers more such" if faults[1:] else ""
+            fix = f"{faults[0].fix}: record for longer, or take a law with less skew"
+            raise InputError(loads.source, [Fault(faults[0].path, faults[0].problem + more, fix)])
         if given is not None:
             given = ExpertMap(expert=given.expert[loads.loaded], experts=given.experts, ranks=given.ranks)
         return cls(

@@ -188,6 +188,8 @@ def _front_point(grid: Deployment, speed: Array, batch: int) -> FrontPoint:
         count=int(point.gpus),
         layout=point.layout,
         exchange=point.exchange,
+        tp=int(point.tp),
+        redundant=None if point.redundant is None else int(point.redundant),
         drafts=int(point.drafts),
         schedule=point.schedule,
         kv=point.precision.kv.name,

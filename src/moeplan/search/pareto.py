@@ -12,7 +12,7 @@ from moeplan.kinds import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """One deployment on the front."""
+    """One deployment on the front. redundant: expert slots, where their number was searched or named."""
 
     tps_per_user: float
     tps_per_gpu: float
@@ -20,6 +20,8 @@ class FrontPoint:
     count: int
     layout: str = "dep"
     exchange: str = ""
+    tp: int = 1
+    redundant: int | None = None
     drafts: int
     schedule: str
     kv: str

@@ -93,8 +93,10 @@ class Space:
             return [None]
         if self.redundant is not None:
             return [np.full(counts.shape, float(self.redundant))]
+        if self.extras == (0,):
+            return [None]
         fewest, most = fewest_redundant(self._experts, counts), most_redundant(self._experts, counts)
-        return [None if extra == 0 else np.minimum(fewest + extra * counts, most) for extra in self.extras]
+        return [np.minimum(fewest + extra * counts, most) for extra in self.extras]
 
     @property
     def _experts(self) -> int:

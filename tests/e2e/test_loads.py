@@ -199,3 +199,20 @@ def test_a_point_of_the_front_is_a_deployment_to_predict(capsys: pytest.CaptureF
         assert step["metrics"]["tok_s_per_gpu"] == pytest.approx(point["tps_per_gpu"], rel=1e-9)
     _, out, _ = run(capsys, *plan, "--front")
     assert any(line.split()[-2:] == ["schedule", "redundant"] for line in out.splitlines())
+
+
+def test_a_placement_is_answered_where_nothing_can_be_served(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight H100 do not hold DeepSeek-V3: the placement and its worth by the formula stand, the steps say so."""
+    words = ("balance", LOADS, "--ranks", "8", "--model", "deepseek-v3", "--gpu", "h100", "--worth", "--context", "2k")
+    found = document(capsys, *words)
+    assert found["steps"]["worth_having"] is None
+    assert found["steps"]["gains"] == []
+    assert len(found["max_over_mean"]) == 58
+    assert "With no number of slots does a batch fit" in run(capsys, *words)[1]
+
+
+def test_experts_that_all_ranks_hold_are_placed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("predict", "deepseek-v3", "--gpu", "h200", "--gpus", "8", "--context", "2k", "--batch", "16")
+    found = document(capsys, *words, "--layout", "tp", "--load", "zipf:1", "--redundant", "auto")
+    assert found["deployment"]["routing"] == "zipf:1, seed 0; every rank holds all experts"
+    assert "balancing" not in found

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from moeplan.errors import Fault, InputError
 from moeplan.explain.batch_article import gain_of_balancing
 from moeplan.kinds import Real
 from moeplan.predict import Prediction, Predictor, dispatchable
@@ -70,7 +69,7 @@ class BalancedSteps:
     context: int
     gains: list[PlacementGain]
     served: list[ServedPoint]
-    best: ServedPoint
+    best: ServedPoint | None
 
 
 def skew(step: Prediction) -> float:
@@ -146,15 +145,14 @@ def served(
     return found
 
 
-def most_served(points: Sequence[ServedPoint], *, least: float = 0.005) -> ServedPoint:
+def most_served(points: Sequence[ServedPoint], *, least: float = 0.005) -> ServedPoint | None:
     """The fewest redundant slots with which a GPU serves, but for `least`, as much as with any number.
 
-    Raises InputError where nothing can be served with any.
+    None where nothing can be served with any.
     """
     most = max(point.tps_per_gpu for point in points)
     if most == 0.0:
-        fix = "lower --context or --min-tps, or take more GPUs"
-        raise InputError("balance", [Fault("--context", "no batch fits in memory at the promised speed", fix)])
+        return None
     return next(point for point in points if point.tps_per_gpu >= most * (1.0 - least))
 
 

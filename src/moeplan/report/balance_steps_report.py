@@ -25,6 +25,8 @@ def print_steps(out: Console, found: BalancedSteps) -> None:
         out.print(f"No batch of the table fits in memory at a context of {found.context:,} tokens.")
     out.print()
     out.print(_served_table(found))
+    if found.best is None:
+        out.print("With no number of slots does a batch fit in memory and keep what --min-tps promises, if given.")
 
 
 def _gains_table(found: BalancedSteps) -> Table:
@@ -70,5 +72,5 @@ def steps_content(found: BalancedSteps) -> Json:
         "context": found.context,
         "gains": [{"batch": int(one.after.deployment.batch), **placement_content(one)} for one in found.gains],
         "served": found.served,
-        "worth_having": found.best.redundant,
+        "worth_having": None if found.best is None else found.best.redundant,
     }

@@ -58,6 +58,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
     deployment, precision = prediction.deployment, prediction.deployment.precision
     band = step_band(prediction)
     users = band.of_rate(float(prediction.tokens_per_step))
+    served = band.of_rate(float(prediction.tps_per_gpu * prediction.seconds))
     content: Json = {
         "model": prediction.model.name,
         "gpu": prediction.cluster.gpu.name,
@@ -94,6 +95,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
             "tok_s_per_gpu": prediction.tps_per_gpu,
             "step_s_p10_p90": [band.low, band.high],
             "tok_s_per_user_p10_p90": [users.low, users.high],
+            "tok_s_per_gpu_p10_p90": [served.low, served.high],
             "usd_per_million_output_tokens": price_per_million(prediction),
             "origin": str(prediction.origin),
             "measured_share": measured_share(prediction),

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import click
 
 LEFT = {
+    "not stated, or not modelled",
     "GPU",
     "NIC",
     "attention",
@@ -37,7 +38,7 @@ LEFT = {
     "tool",
     "use",
 }
-WRAPS = {"from", "meaning", "source"}
+WRAPS = {"from", "meaning", "source", "not stated, or not modelled"}
 GAP = 2
 LEAST_WRAP = 24
 

@@ -12,7 +12,7 @@ from moeplan.routing.eplb import balanced_map
 from moeplan.routing.expert_loads import ExpertLoads
 from moeplan.routing.expert_map import ExpertMap, in_order
 from moeplan.routing.popularity import recorded
-from moeplan.routing.rank_rows import rank_rows
+from moeplan.routing.rank_rows import largest_rows
 
 TOKENS = 2.0 ** np.arange(0, 23, 2)  # of the EP group, that rows are worked out for; between them is interpolated
 AS_BUSY = 0.95  # of the most rows that a rank expects: of such ranks the one that reads most experts is waited for
@@ -153,8 +153,8 @@ class LoadedRanks:
         return in_order(layers=len(self.chance), experts=self.experts, slots=slots, ranks=ep)
 
     def _busiest(self, placed: ExpertMap) -> BusiestRank:
-        rows = rank_rows(self.chance, placed, tokens=TOKENS, top_k=self.top_k)
         carried = placed.rank_loads(self.chance)
+        rows = largest_rows(carried * TOKENS[:, None, None]) / (carried.mean(axis=-1) * TOKENS[:, None])
         full = carried >= AS_BUSY * carried.max(axis=-1, keepdims=True)
         slots = np.minimum(placed.slot_loads(self.chance).reshape(len(self.chance), placed.ranks, -1), 1.0)
         tokens = 2.0 ** np.linspace(0, np.log2(TOKENS[-1]), PLACES * (len(TOKENS) - 1) + 1)
@@ -164,7 +164,7 @@ class LoadedRanks:
                 hit = -np.expm1(count * np.log1p(-slots)).sum(axis=-1)
             active[place] = np.where(full, hit, 0.0).max(axis=-1).mean()
         return BusiestRank(
-            imbalance=rows.imbalance.mean(axis=-1),
+            imbalance=rows.mean(axis=-1),
             tokens=tokens,
             active=active,
             placed=placed.max_over_mean(self.chance),

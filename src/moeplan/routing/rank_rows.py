@@ -9,6 +9,7 @@ import numpy as np
 from moeplan.kinds import Array, Real
 from moeplan.routing.expert_map import ExpertMap
 
+ALONE, GROUPS = 32, 48  # ranks that count one by one, and groups of the others, where there are more than both
 REACH, POINTS = 9.0, 48  # standard deviations around the means, and points on them, of the integral for the largest
 
 
@@ -55,11 +56,12 @@ def rank_rows(loads: Array, placed: ExpertMap, *, tokens: Real, top_k: int) -> R
     with np.errstate(divide="ignore"):
         hit = -np.expm1(count * np.log1p(-np.minimum(slots, 1.0)))
     active = hit.reshape(*hit.shape[:-1], placed.ranks, -1).sum(axis=-1)
-    return RankRows(mean=rows.mean(axis=-1), expected=rows.max(axis=-1), busiest=_largest(rows), active=active)
+    return RankRows(mean=rows.mean(axis=-1), expected=rows.max(axis=-1), busiest=largest_rows(rows), active=active)
 
 
-def _largest(means: Array) -> Array:
-    """Mean of the largest of independent normals with variance = mean, over the last axis."""
+def largest_rows(rows: Array) -> Array:
+    """Mean of the most rows of any rank, from the rows that each expects over the last axis; see rank_rows."""
+    means, times = _condensed(rows)
     deviation = np.sqrt(means)
     low = (means - REACH * deviation).max(axis=-1, keepdims=True)
     high = (means + REACH * deviation).max(axis=-1, keepdims=True)
@@ -67,10 +69,22 @@ def _largest(means: Array) -> Array:
     step = (high - low)[..., 0] / POINTS
     for point in range(POINTS):  # the midpoint rule: smooth and flat at both ends
         here = low + (high - low) * ((point + 0.5) / POINTS)
-        below = _normal((here - means) / np.maximum(deviation, 1e-300)).prod(axis=-1)
-        total += (1.0 - below) * step
+        below = _normal((here - means) / np.maximum(deviation, 1e-300)) ** times
+        total += (1.0 - below.prod(axis=-1)) * step
     result: Array = np.maximum(low[..., 0] + total, means.max(axis=-1))
     return result
+
+
+def _condensed(rows: Array) -> tuple[Array, Array]:
+    """Rows with how many ranks each stands for: of many ranks the fullest alone, the others in groups of neighbours."""
+    ranks = rows.shape[-1]
+    if ranks <= ALONE + GROUPS:
+        return rows, np.ones(ranks)
+    ordered = np.sort(rows, axis=-1)
+    edges = np.linspace(0, ranks - ALONE, GROUPS + 1).astype(int)
+    grouped = np.add.reduceat(ordered[..., : ranks - ALONE], edges[:-1], axis=-1) / np.diff(edges)
+    times = np.concatenate([np.diff(edges), np.ones(ALONE)])
+    return np.concatenate([grouped, ordered[..., ranks - ALONE :]], axis=-1), times
 
 
 def _normal(x: Array) -> Array:

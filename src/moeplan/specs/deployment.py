@@ -132,6 +132,10 @@ class RoutedLoads(Protocol):
         """Experts of a layer."""
 
     @property
+    def source(self) -> str:
+        """The loads."""
+
+    @property
     def title(self) -> str:
         """The loads and how experts are placed."""
 
@@ -199,13 +203,14 @@ class Deployment:
     @property
     def routing(self) -> str:
         """How tokens are taken to choose their experts."""
+        alone = bool(np.all(np.equal(self.ep, 1)))
         if self.routed is not None:
-            return self.routed.title
+            return f"{self.routed.source}; every rank holds all experts" if alone else self.routed.title
         if self.load == "even":
             return "uniform, every rank as full as the mean"
         if np.ndim(self.imbalance) or self.imbalance > 1.0:
             return "busiest rank as given, uniform within it"
-        if np.all(np.equal(self.ep, 1)):
+        if alone:
             return "uniform, every rank holds all experts"
         return "uniform, fullest rank of the sample"
 

@@ -40,7 +40,7 @@ def machine_options(*, several: bool) -> Callable[[Command], Command]:
     return decorate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Machines:
     """Where a model runs: --cluster alone, or --gpu with --nic; raise InputError for both or neither."""
 

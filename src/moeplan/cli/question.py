@@ -8,7 +8,7 @@ from moeplan.cli.machines import Machines
 from moeplan.kernels.sources import KernelSources, read_sources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
     """The options that both have."""
 

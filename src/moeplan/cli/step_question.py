@@ -38,7 +38,7 @@ from moeplan.specs.spread import LAYOUTS, Spread, named_layouts, spreads
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepQuestion(Question):
     """The options of one deployment."""
 

@@ -12,7 +12,7 @@ from moeplan.predict import Prediction
 LAUNCHES = "launches and floors"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepOperator:
     """One operator in all layers: busy and exposed seconds, FLOP, bytes per step; resource: what binds most of it."""
 

@@ -20,7 +20,7 @@ Facts = tuple[tuple[str, float], ...]
 Formats = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Choices:
     """Read from data/kernels/choices.yaml: kernels by form and formats, best first; who stands in for whom.
 
@@ -52,7 +52,7 @@ class Chosen:
     kernel: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Way:
     """A folder of fits, how sure what lies there is for the chip, the note, and the GPU that its rows are of."""
 

@@ -27,7 +27,7 @@ Point = tuple[float, float, float]  # series, line, fitted over measured time
 NEAR: Final = math.log(4.0)  # a weight shape counts as near a measured one when its sides differ by less than 4x in all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Axes:
     """How a form's columns span a table: those that name a surface, and the two axes of each.
 

@@ -50,7 +50,7 @@ class Carried:
     error: FitError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FitFile:
     """What data/kernels/fits/<gpu or generation>/<form>.<formats>.<kernel>.yaml holds.
 

@@ -21,7 +21,7 @@ from moeplan.specs.gpu import Gpu
 from moeplan.specs.precision import weight_format
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableKind:
     """A kind of table: the form that stands for its kernel, formats by role, and the columns beside `seconds`."""
 

@@ -23,7 +23,7 @@ NUMBERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class About:
     """What stands beside the file."""
 

@@ -49,7 +49,7 @@ class RowSource:
             raise InputError(self.gpu, faults)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recipe:
     """What data/kernels/recipes/<form>.<formats>.<kernel>.yaml holds.
 

@@ -19,7 +19,7 @@ UNMET_LAYERS = 8  # where lanes never meet
 Amounts = tuple[tuple[TaskStage, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
     """Tasks between two moments at which nothing runs; count: how often a layer has it, micro-batches exchanged.
 
@@ -65,7 +65,7 @@ class Segment:
         return {stage: np.maximum(time - work, share * time)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Period:
     """One steady layer: its segments in order, and the graph of all its tasks from a moment at which nothing runs.
 

@@ -23,7 +23,7 @@ AUTO: Final = "auto"  # the first by `order` that a cluster can have
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "exchanges"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exchange:
     """Read from data/exchanges/*.yaml.
 

@@ -16,7 +16,7 @@ from moeplan.specs.model import Attention, Experts, Gqa, LayerGroup, Mla
 QkNorm = Literal["none", "head", "layer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Architecture:
     """What a family function finds; layers: one entry (of count 1) per main layer, in order."""
 

@@ -27,7 +27,7 @@ def base_format(fields: Fields) -> str:
     return _DTYPES[fields.word(key, names, default="bfloat16").removeprefix("torch.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scheme:
     """A storage format, the modules that keep the base format, and the key that lists them."""
 

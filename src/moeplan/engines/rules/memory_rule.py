@@ -12,7 +12,7 @@ from moeplan.specs.catalog import Catalog
 from moeplan.specs.loading import build, quantity, read_mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryRule:
     """Read from data/engines/<engine>.yaml.
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Support:
     """Read from data/engines/<engine>.yaml; what neither list of families holds was not verified.
 

@@ -16,7 +16,7 @@ Shape: TypeAlias = Mapping[str, Real]  # by column, scalars or arrays that broad
 Parameters: TypeAlias = Mapping[str, float]  # SI base units
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parameter:
     """One physical parameter: its SI unit («s» or «»), where a fit starts, its bounds, and what it stands for."""
 

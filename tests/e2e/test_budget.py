@@ -157,3 +157,14 @@ def test_the_article_on_its_own_numbers(capsys: pytest.CaptureFixture[str]) -> N
     for figure in found["figures"]:
         if figure["published"] != 2.54:  # the article's own formula gives 2.10
             assert figure["computed"] == pytest.approx(figure["published"], rel=0.035)
+
+
+def test_tokens_travel_by_what_the_cluster_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """On EFA, UCCL across nodes as in `predict`: one request a GPU runs at the same speed in both."""
+    asked = ASKED.format(ep=32).replace("h800 --nic cx7", "h200 --nic efa-p5en")
+    found = document(capsys, asked, "--batches", "1")
+    step = document(
+        capsys, "predict deepseek-v3 --gpu h200 --nic efa-p5en --ep 32 --context 5k --batch 1 --schedule naive"
+    )
+    assert step["deployment"]["exchange"] == "uccl-low-latency"
+    assert found["fastest_tok_s_per_user"] == pytest.approx(step["metrics"]["tok_s_per_user"], rel=1e-9)

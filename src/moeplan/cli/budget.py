@@ -36,7 +36,8 @@ from moeplan.errors import Fault, InputError, together
 from moeplan.predict import Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import Deployment, Precision
+from moeplan.specs.deployment import LOW_LATENCY, Deployment, Precision
+from moeplan.specs.exchange import usual
 from moeplan.specs.schedule import PLAIN, schedule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -158,9 +159,12 @@ def _read(question: BudgetQuestion) -> tuple[Predictor, Deployment, float]:
         lambda: question.sources,
     )
     spec, cluster = ready["model"], ready["cluster"]
+    ranks = _ranks(_given(question.ep, "--ep"), cluster)
+    sends = spec.is_moe and ranks > 1 and not question.sources.article  # the article has figures of one all-to-all
     deployment = Deployment(
         batch=np.array(whole_range(question.batches, "--batches", least=1, most=MOST_BATCH), dtype=float),
-        ep=_ranks(_given(question.ep, "--ep"), cluster),
+        ep=ranks,
+        exchange=usual(cluster, ranks) if sends else LOW_LATENCY,
         context=int(count(_given(question.context, "--context"), "--context")),
         drafts=ready["drafts"],
         precision=Precision.of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from moeplan.charts.style import Spec, chart, log_scale
@@ -9,6 +10,7 @@ from moeplan.explain.operators import StepOperator
 from moeplan.specs.gpu import Gpu
 
 LABELLED = 5
+ROOM = 2.5  # right of the last point, for its name
 
 
 class Point(NamedTuple):
@@ -43,7 +45,7 @@ def roofline_chart(operators: list[StepOperator], gpu: Gpu, *, subtitle: str) ->
     ]
     ridge = max(gpu.compute.values()) / gpu.memory.bandwidth
     across = [point.intensity for point in points] + [ridge]
-    low, high = min(across) / 1.5, max(across) * 1.5
+    low, high = min(across) / 1.5, max(across) * ROOM
     roofs: list[dict[str, Any]] = [
         {"precision": precision, "FLOP per byte": at, "TFLOP/s": min(peak, at * gpu.memory.bandwidth) / 1e12}
         for precision, peak in sorted(gpu.compute.items(), key=lambda item: item[1])
@@ -80,11 +82,23 @@ def roofline_chart(operators: list[StepOperator], gpu: Gpu, *, subtitle: str) ->
                     "tooltip": [{"field": key} for key in ("operator", "FLOP per byte", "TFLOP/s", "ms per step")],
                 },
             },
-            {
-                "data": {"values": [point.row() for point in longest]},
-                "mark": {"type": "text", "align": "left", "baseline": "middle", "dx": 14, "fontSize": 12},
-                "encoding": {"x": x, "y": y, "text": {"field": "operator"}},
-            },
+            *_names(longest, x, y),
         ]
     }
     return chart("Roofline", f"{subtitle}; the {LABELLED} longest named", body, height=440)
+
+
+def _names(points: list[Point], x: Spec, y: Spec) -> list[Spec]:
+    """Names right of their points, below where the next point to the right is higher: neighbours keep theirs apart."""
+    ordered = sorted(points, key=lambda point: point.intensity)
+    below = [one for one, right in pairwise(ordered) if right.reached > one.reached]
+    above = [point for point in ordered if point not in below]
+    mark = {"type": "text", "align": "left", "baseline": "middle", "dx": 14, "fontSize": 12}
+    return [
+        {
+            "data": {"values": [point.row() for point in some]},
+            "mark": {**mark, "dy": dy},
+            "encoding": {"x": x, "y": y, "text": {"field": "operator"}},
+        }
+        for some, dy in ((below, 10), (above, -10))
+    ]

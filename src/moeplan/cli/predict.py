@@ -62,14 +62,12 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
 
 def _placement_gain(predictor: Predictor, step: Prediction) -> PlacementGain | None:
-    """What balancing is worth, where loads of experts are given and there are ranks to balance."""
-    routed = step.deployment.routed
-    if routed is None or float(step.deployment.ep) == 1:
+    """What balancing is worth, where loads of experts are given."""
+    if step.deployment.routed is None:
         return None
     from moeplan.explain.placement_gain import placement_gain
 
-    before, after = (routed.placed(balanced=way) for way in (False, True))
-    return placement_gain(predictor, step.deployment, before=before, after=after)
+    return placement_gain(predictor, step)
 
 
 def _draw(step: Prediction, path: Path) -> None:

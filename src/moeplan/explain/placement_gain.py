@@ -91,12 +91,13 @@ def balanced_share(step: Prediction) -> float:
     return spent / float(step.seconds)
 
 
-def placement_gain(
-    predictor: Predictor, deployment: Deployment, *, before: RoutedLoads, after: RoutedLoads
-) -> PlacementGain:
-    """Predict the deployment with both placements of its experts."""
-    first, last = (predictor.predict(replace(deployment, routed=one)) for one in (before, after))
-    return PlacementGain(before=first, after=last)
+def placement_gain(predictor: Predictor, step: Prediction) -> PlacementGain | None:
+    """The step with its experts in order and balanced, one of which it is; None without loads or ranks to balance."""
+    routed = step.deployment.routed
+    if routed is None or float(step.deployment.ep) == 1:
+        return None
+    other = predictor.predict(replace(step.deployment, routed=routed.placed(balanced=not routed.balanced)))
+    return PlacementGain(before=other, after=step) if routed.balanced else PlacementGain(before=step, after=other)
 
 
 def gains_by_batch(

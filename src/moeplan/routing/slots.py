@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -150,6 +151,7 @@ def largest_of_normals(count: Real) -> Real:
     return found if np.ndim(count) else float(found)
 
 
+@lru_cache(maxsize=16_384)  # every piece of a search asks for the same ranks
 def _normal_quantile(share: float) -> float:
     """Φ⁻¹ of a share from one half up, by Newton's steps, which from 0 never pass it; `statistics` loads for 10 ms."""
     found = 0.0

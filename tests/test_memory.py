@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moeplan.engines.rules.memory_rule import memory_rule
 from moeplan.memory import MemoryUse, dispatch_tokens, low_latency_buffer, memory_use, normal_buffer
@@ -33,7 +31,7 @@ def deployment(spec: ModelSpec, **changes: object) -> Deployment:
         precision=Precision.of(spec),
         acceptance=Acceptance.geometric(0.85, 8, "assumed"),
     )
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests name the fields
+    return replace(base, **changes)
 
 
 def use(spec: ModelSpec, *, capacity: float = H200, **changes: object) -> MemoryUse:
@@ -44,7 +42,7 @@ def use(spec: ModelSpec, *, capacity: float = H200, **changes: object) -> Memory
 
 def test_the_uses_add_up_to_the_capacity() -> None:
     memory = use(V3)
-    parts = [getattr(memory, field.name) for field in dataclasses.fields(memory) if field.name != "capacity"]
+    parts = [getattr(memory, name) for name in memory.__struct_fields__ if name != "capacity"]
     assert float(memory.total) == pytest.approx(sum(float(part) for part in parts))
     assert float(memory.total + memory.free) == pytest.approx(memory.capacity)
     pool = float(memory.replicated_weights + memory.expert_weights + memory.kv_cache)
@@ -141,8 +139,8 @@ def test_no_use_is_negative_and_none_falls_when_the_work_grows(batch: int, ep: i
         use(V3, batch=batch, ep=ep, context=context + 64, drafts=drafts),
         use(V3, batch=batch, ep=ep, context=context, drafts=drafts + 1),
     ):
-        for field in dataclasses.fields(here):
-            assert 0 <= float(getattr(here, field.name)) <= float(getattr(grown, field.name))
+        for name in here.__struct_fields__:
+            assert 0 <= float(getattr(here, name)) <= float(getattr(grown, name))
 
 
 @pytest.mark.parametrize("spec", [V3, QWEN, OSS], ids=lambda spec: spec.name)
@@ -151,11 +149,11 @@ def test_arrays_on_open_axes_equal_scalars(spec: ModelSpec) -> None:
     drafts = np.array([0, 1, 3]) if spec.mtp_layers else np.array([0])
     grid = use(spec, batch=batches[None, :, None], ep=counts[:, None, None], drafts=drafts[None, None, :])
     shape = (counts.size, batches.size, drafts.size)
-    for field in dataclasses.fields(grid):
-        found = np.broadcast_to(getattr(grid, field.name), shape)
+    for name in grid.__struct_fields__:
+        found = np.broadcast_to(getattr(grid, name), shape)
         for (i, j, k), value in np.ndenumerate(found):
             one = use(spec, batch=int(batches[j]), ep=int(counts[i]), drafts=int(drafts[k]))
-            assert float(getattr(one, field.name)) == pytest.approx(float(value))
+            assert float(getattr(one, name)) == pytest.approx(float(value))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from moeplan.errors import InputError, Unsupported
 from moeplan.kernels.origin import Origin, worst
@@ -32,7 +31,7 @@ def deployment(model: str = "deepseek-v3", **changes: object) -> Deployment:
         precision=Precision.of(CATALOG.model(model)),
         acceptance=ACCEPTANCE,
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]  # fields of a Deployment
+    return replace(base, **changes)
 
 
 def predict(model: str = "deepseek-v3", cluster: str = "h800-cx7", **changes: object) -> Prediction:

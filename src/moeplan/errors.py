@@ -10,13 +10,13 @@ MoeplanError
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MOST_LISTED = 40  # names in a message
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One thing wrong: where, what, and what to write instead."""
 
     path: str

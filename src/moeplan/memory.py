@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.engines.rules.memory_rule import MemoryRule
 from moeplan.kinds import Real
@@ -20,8 +20,7 @@ LARGEST_BATCH = 1 << 16
 PEERS = 8  # ranks of a node, to DeepEP's normal kernels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True, kw_only=True, eq=False):
     """Bytes on the fullest GPU, by use; scalars or arrays."""
 
     capacity: float

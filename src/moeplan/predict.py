@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moeplan.engines.rules.memory_rule import MemoryRule, memory_rule
@@ -32,8 +33,7 @@ from moeplan.specs.precision import weight_format
 from moeplan.specs.schedule import PLAIN, Schedule, schedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GroupTime:
+class GroupTime(Struct, frozen=True, kw_only=True, eq=False):
     """Layers of one kind: the stages of one micro-batch, their timeline, and how many such layers there are."""
 
     group: LayerGroup
@@ -46,8 +46,7 @@ class GroupTime:
         return self.group.count * self.timeline.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True, eq=False):
     """One decode step; scalars or arrays on the deployment's open axes.
 
     seconds is the step from one token to the next; tokens_per_step what a request gains in it (1 + accepted drafts).
@@ -110,8 +109,7 @@ class Prediction:
         return worst(*(cost.origin for cost in (*costs, *self.outside)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Predictor:
+class Predictor(Struct, frozen=True, eq=False):
     """Predicts steps of one model on one cluster; build once, ask for many deployments."""
 
     model: ModelSpec

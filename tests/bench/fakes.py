@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 
 import numpy as np
+from msgspec import Struct, field
 
 from moeplan.bench.backends.base import Backend, Ready, Setup
 from moeplan.bench.device import Device
@@ -18,8 +18,7 @@ from moeplan.kernels.table import Sidecar
 from moeplan.specs.loading import build
 
 
-@dataclass
-class FakeTimer:
+class FakeTimer(Struct):
     """Runs the kernel and returns scripted seconds; a batch takes `pace` seconds of its clock."""
 
     seconds: Iterator[float] = field(default_factory=lambda: repeat(10e-6))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from moeplan.calibrate.fit_text import fit_text
 from moeplan.calibrate.tables import Calibration, calibrate_tables, file_name

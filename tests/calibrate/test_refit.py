@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from moeplan.calibrate.fit_text import fit_text
 from moeplan.calibrate.refit import refit

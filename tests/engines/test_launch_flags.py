@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of
 from moeplan.engines.emit.sglang import sglang_command

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moeplan.engines.rules import EngineName
 from moeplan.engines.rules.layout import Layout, check_layout, smallest_gpu_count, violations

@@ -6,11 +6,11 @@ import csv
 import shlex
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of
 from moeplan.engines.emit.sglang import LaunchCommand, sglang_command

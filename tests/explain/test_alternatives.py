@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from moeplan.cli import main
 from moeplan.cli.options import cluster_of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of
 from moeplan.explain.ladder import Rung, ladder
@@ -56,7 +56,7 @@ def deployment(model: ModelSpec, **changes: object) -> Deployment:
     plain = Deployment(
         batch=64, ep=1, context=4096, precision=Precision.of(model), acceptance=Acceptance.geometric(0.85, 3, "a test")
     )
-    return replace(plain, **changes)  # type: ignore[arg-type]  # fields of a Deployment
+    return replace(plain, **changes)
 
 
 MODELS = ("deepseek-v3", "deepseek-v2-lite", "qwen3-30b-a3b-fp8", "qwen3-235b-a22b", "gpt-oss-120b", "llama-3.1-8b")
@@ -154,7 +154,7 @@ def chip(**changes: object) -> Gpu:
         vector_rate=1e22,
         attention_overlap="three-stage",
     )
-    return replace(plain, **changes)  # type: ignore[arg-type]  # fields of a Gpu
+    return replace(plain, **changes)
 
 
 def cluster(gpu: Gpu, line: float = LINE) -> Cluster:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from moeplan.explain.layout_curves import LayoutPanel, layout_curve, layout_panel, requests_grid
 from moeplan.explain.step_band import ratio_band

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moeplan.charts.style import RESOURCE_COLOURS
 from moeplan.cli.options import cluster_of
@@ -35,7 +35,7 @@ def step(model: str, gpu: str, **changes: object) -> Prediction:
         precision=Precision.of(target.model),
         acceptance=Acceptance.geometric(0.85, 3, "this test"),
     )
-    return target.predict(replace(plain, **changes))  # type: ignore[arg-type]  # fields of a Deployment
+    return target.predict(replace(plain, **changes))
 
 
 @st.composite

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
 import numpy as np
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of
 from moeplan.explain.balance_observed import packaged_loads
@@ -36,8 +37,7 @@ MODEL = CATALOG.model("deepseek-v3")
 EXPERTS = 256
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Struct, frozen=True):
     """A busiest rank whose rows and active slots are given."""
 
     imbalance: float
@@ -68,7 +68,7 @@ def loaded(*, balanced: bool) -> LoadedRanks:
 
 def deployment(**changes: object) -> Deployment:
     base = Deployment(batch=128, ep=72, context=2000, redundant=32, precision=Precision.of(MODEL), acceptance=NO_DRAFTS)
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 # --- SGLang 0.5.10's experts on H200, power law 1.2 beside uniform ---------------------------------------------------

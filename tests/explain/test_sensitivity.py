@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of
 from moeplan.errors import InputError
@@ -38,7 +38,7 @@ def deployment(model: ModelSpec, **changes: object) -> Deployment:
     plain = Deployment(
         batch=64, ep=1, context=4096, precision=Precision.of(model), acceptance=Acceptance.geometric(0.85, 3, "a test")
     )
-    return replace(plain, **changes)  # type: ignore[arg-type]  # fields of a Deployment
+    return replace(plain, **changes)
 
 
 def elasticities(target: Predictor, chosen: Deployment, min_tps: float) -> dict[str, float]:

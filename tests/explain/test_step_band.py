@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from moeplan.explain.band_coverage import BandCoverage, band_coverage, calibrated
 from moeplan.explain.step_band import (
@@ -43,7 +43,7 @@ def step(gpu: str = "h200", **changes: object) -> Prediction:
         precision=Precision.of(MODEL),
         acceptance=Acceptance.geometric(0.85, 1, "assumed"),
     )
-    return Predictor.of(MODEL, cluster, CATALOG).predict(replace(base, **changes))  # type: ignore[arg-type]
+    return Predictor.of(MODEL, cluster, CATALOG).predict(replace(base, **changes))
 
 
 def cost(origin: Origin, error: FitError | None = None) -> Cost:

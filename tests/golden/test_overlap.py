@@ -6,10 +6,10 @@ tok/s per node of eight with and without two-batch overlap, by requests per GPU.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of
 from moeplan.predict import Prediction, Predictor

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from moeplan.errors import InputError, Unsupported
 from moeplan.kernels.efficiency import Efficiency
@@ -47,7 +47,7 @@ def machine(gpu: str, sources: KernelSources = ALL, catalog: Catalog = CATALOG) 
 
 
 def library(gpu: str, sources: KernelSources = ALL, catalog: Catalog = CATALOG, *, cold: bool = True) -> KernelLibrary:
-    return dataclasses.replace(machine(gpu, sources, catalog).kernels, cold=cold)
+    return replace(machine(gpu, sources, catalog).kernels, cold=cold)
 
 
 def rows(gpu: str, kind: str) -> list[dict[str, float]]:
@@ -323,7 +323,7 @@ def test_a_precision_without_any_kernel_is_a_published_figure() -> None:
 def test_an_edited_gpu_keeps_its_tables_ratio() -> None:
     """Twice the memory bandwidth: the form goes with it, what was measured of it stays in the same ratio."""
     h800 = CATALOG.gpu("h800")
-    twice = dataclasses.replace(h800, memory=dataclasses.replace(h800.memory, bandwidth=2 * h800.memory.bandwidth))
+    twice = replace(h800, memory=replace(h800.memory, bandwidth=2 * h800.memory.bandwidth))
     edited, measured = (dense(KernelLibrary.of(gpu, CATALOG), m=64, n=7168, k=16384) for gpu in (twice, h800))
     assert edited.speed == measured.speed
     assert edited.parts.memory == pytest.approx(measured.parts.memory / 2, rel=1e-12)
@@ -334,8 +334,8 @@ def test_a_price_is_no_reason_to_doubt_a_kernel() -> None:
     """Only edits that a kernel's time can depend on make it less than measured."""
     h800 = CATALOG.gpu("h800")
     shape: dict[str, Any] = {"m": 128, "n": 7168, "k": 16384, "weights": FP8}
-    cheaper = KernelLibrary.of(dataclasses.replace(h800, assumed={"price": EDITED}), CATALOG).gemm(**shape)
-    faster = KernelLibrary.of(dataclasses.replace(h800, assumed={"memory.bandwidth": EDITED}), CATALOG).gemm(**shape)
+    cheaper = KernelLibrary.of(replace(h800, assumed={"price": EDITED}), CATALOG).gemm(**shape)
+    faster = KernelLibrary.of(replace(h800, assumed={"memory.bandwidth": EDITED}), CATALOG).gemm(**shape)
     assert (cheaper.origin, faster.origin) == (Origin.MEASURED, Origin.EXTRAPOLATED)
     assert "edited" not in cheaper.source
     assert faster.source.endswith("(on an edited chip)")

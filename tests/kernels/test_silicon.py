@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import importlib
 import inspect
 import io
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from moeplan.cli import silicon as silicon_command
 from moeplan.errors import InputError, UnknownName
@@ -462,7 +462,7 @@ def test_the_rows_that_are_kept_back_cannot_be_opened(systems: Path, monkeypatch
             with pytest.raises(InputError):
                 _file(systems, **{"family": "gemm"} | {argument: wrong})
             with pytest.raises(InputError):
-                rows_of(dataclasses.replace(DEEPGEMM, **{argument: wrong}), CATALOG)  # type: ignore[arg-type]  # texts
+                rows_of(replace(DEEPGEMM, **{argument: wrong}), CATALOG)  # texts
     with pytest.raises(InputError):
         silicon_root(sample)
     link.unlink()
@@ -584,7 +584,7 @@ def _library(systems: Path, gpu: str = "h200", sources: KernelSources = ALL, *, 
     """With a data folder of its own, so that nothing is remembered from another test's tables."""
     mine = systems.parent / "mine"
     mine.mkdir(exist_ok=True)
-    return dataclasses.replace(KernelLibrary.of(CATALOG.gpu(gpu), Catalog.standard(mine), sources), cold=cold)
+    return replace(KernelLibrary.of(CATALOG.gpu(gpu), Catalog.standard(mine), sources), cold=cold)
 
 
 def _timed(library: KernelLibrary, form: str, **shape: float) -> Timed:

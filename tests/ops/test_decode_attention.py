@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from moeplan.kernels.sources import ARTICLE
 from moeplan.ops.attention import gqa_decode, mla_decode
@@ -24,8 +23,8 @@ CORE_MFU = 510 / 989  # FlashMLA at 128 rows, the article's figure
 
 
 def machine(overlap: AttentionOverlap = "two-stage", vector_rate: float = 3.865e12) -> Machine:
-    gpu = dataclasses.replace(CLUSTER.gpu, attention_overlap=overlap, vector_rate=vector_rate)
-    return Machine.of(dataclasses.replace(CLUSTER, gpu=gpu), CATALOG, ARTICLE)
+    gpu = replace(CLUSTER.gpu, attention_overlap=overlap, vector_rate=vector_rate)
+    return Machine.of(replace(CLUSTER, gpu=gpu), CATALOG, ARTICLE)
 
 
 def mla(target: Machine, *, batch: float = 64, q_len: float = 1, context: float = 5000, cache: str = "bf16") -> Cost:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from moeplan.errors import Unsupported
 from moeplan.kernels.efficiency import Efficiency
@@ -24,7 +23,7 @@ FP8, BF16 = weight_format("fp8_block"), weight_format("bf16")
 CLUSTER = CATALOG.cluster("h800-cx7")
 
 
-class Fixed(KernelLibrary):
+class Fixed(KernelLibrary, frozen=True):
     """Half of the peak, four fifths of the bandwidth, whatever the shape."""
 
     def gemm(self, **_: object) -> Efficiency:
@@ -34,7 +33,7 @@ class Fixed(KernelLibrary):
 
 
 def machine(gpu: str = "h800") -> Machine:
-    cluster = dataclasses.replace(CLUSTER, gpu=CATALOG.gpu(gpu))
+    cluster = replace(CLUSTER, gpu=CATALOG.gpu(gpu))
     return Machine(cluster, Fixed.of(cluster.gpu, CATALOG))
 
 

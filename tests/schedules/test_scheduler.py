@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_layers import NAMES, layer, sparse
+from msgspec.structs import replace
 
 from moeplan.errors import InputError
 from moeplan.kinds import Real

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from moeplan.errors import InputError
 from moeplan.explain.shortfall import shortfall
@@ -185,7 +185,7 @@ def test_a_tie_goes_to_the_smaller_batch(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def proportional(self: Predictor, deployment: Deployment) -> Prediction:
         step = original(self, deployment)
-        return dataclasses.replace(step, seconds=1e-3 * deployment.batch + 0.0 * deployment.ep + 0.0 * step.seconds)
+        return replace(step, seconds=1e-3 * deployment.batch + 0.0 * deployment.ep + 0.0 * step.seconds)
 
     monkeypatch.setattr(Predictor, "evaluate", proportional)
     found = best(target, space("llama-3.1-8b", batches=(3, 4, 8), kv=("bf16",)), min_tps=1)
@@ -207,7 +207,7 @@ def test_a_search_walked_in_pieces_finds_the_same(monkeypatch: pytest.MonkeyPatc
         for rate in ("tps_per_user", "tps_per_gpu"):
             points = [[getattr(point, rate) for point in found.front] for found in (pieces, whole)]
             assert points[0] == pytest.approx(points[1])
-        hopeless = best(target, dataclasses.replace(grid, counts=(1, 2)), min_tps=10)
+        hopeless = best(target, replace(grid, counts=(1, 2)), min_tps=10)
         assert isinstance(hopeless, Missed)
         assert hopeless.leanest is not None
         assert hopeless.leanest.deployment.ep == 2
@@ -241,9 +241,9 @@ def changed(grid: Space, change: str) -> tuple[Space, float | None]:
     if option == "--min-tps":
         return grid, float(value)
     if option == "--context":
-        return dataclasses.replace(grid, context=float(value)), None
+        return replace(grid, context=float(value)), None
     assert option == "--gpus"
-    return dataclasses.replace(grid, counts=(*grid.counts, int(value))), None
+    return replace(grid, counts=(*grid.counts, int(value))), None
 
 
 REMEDIES = [
@@ -293,12 +293,12 @@ def test_a_remedy_is_enough_and_a_little_less_is_not(
             assert isinstance(best(target, grid, min_tps=float(value) + 0.011), Missed)
         elif option == "--context":
             tokens = int(value) + max(1, int(value) // 200) + 1  # the answer is exact to half a percent
-            assert isinstance(best(target, dataclasses.replace(grid, context=float(tokens)), min_tps=min_tps), Missed)
+            assert isinstance(best(target, replace(grid, context=float(tokens)), min_tps=min_tps), Missed)
         else:
             node = target.machine.cluster.gpus_per_node
             fewer = tuple(range((max(grid.counts) // node + 1) * node, int(value), node))
             if fewer:
-                smaller = dataclasses.replace(grid, counts=fewer)
+                smaller = replace(grid, counts=fewer)
                 assert isinstance(best(target, smaller, min_tps=min_tps), Missed)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -12,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of
 from moeplan.engines.rules.memory_rule import MemoryRule, memory_rule
@@ -106,8 +107,7 @@ def test_pieces_cover_every_configuration_once(grid: Space, piece: int) -> None:
 # --- against nested loops over made-up figures, where ties are common -----------------------------------------------
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """What the search looks at of a prediction."""
 
     deployment: Deployment
@@ -146,8 +146,7 @@ class MadeUp:
     predict = evaluate
 
 
-@dataclass(frozen=True)
-class World:
+class World(Struct, frozen=True):
     grid: Space
     speed: dict[Point, float]
     free: dict[Point, float]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of
 from moeplan.explain.balance_observed import packaged_loads
@@ -49,7 +49,7 @@ def space(**changes: object) -> Space:
         layouts=("dep", "tep"),
         routed=loaded(),
     )
-    return replace(found, **changes)  # type: ignore[arg-type]
+    return replace(found, **changes)
 
 
 def every(grid: Space) -> list[Prediction]:

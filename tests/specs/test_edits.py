@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from moeplan.cli.options import cluster_of
 from moeplan.engines.emit.sglang import sglang_command
@@ -39,7 +39,7 @@ def model(*texts: str, of: ModelSpec = DEEPSEEK) -> ModelSpec:
 
 def faults(thing: Any, *texts: str) -> dict[str, str]:
     """Path and problem of every fault of some edits of a thing."""
-    target = {Gpu: "gpu", Nic: "nic", ModelSpec: "model"}[type(thing)]
+    target = {Gpu: "gpu", Nic: "nic", ModelSpec: "model"}[thing.__class__]
     with pytest.raises(InputError) as stop:
         edited(thing, target, parse_edits(texts))  # type: ignore[arg-type]  # one of the three
     assert all(fault.problem for fault in stop.value.faults)
@@ -206,9 +206,9 @@ def test_edits_of_other_things_are_left_alone() -> None:
 
 
 def test_the_catalogs_own_thing_stays_as_it_was() -> None:
-    before = dataclasses.asdict(H800)
+    before = asdict(H800)
     gpu("gpu.memory.bandwidth=9TB/s", "gpu.fp8=9PFLOP/s", "gpu.domain=2")
-    assert dataclasses.asdict(H800) == before
+    assert asdict(H800) == before
     assert CATALOG.gpu("h800") == H800
 
 

@@ -1,20 +1,20 @@
-"""YAML to dataclass: every fault at once, with its path; nothing but InputError for any input."""
+"""YAML to struct: every fault at once, with its path; nothing but InputError for any input."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct, field
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.gpu import Gpu
-from moeplan.specs.loading import build, parse_mapping, quantity, read_mapping
+from moeplan.specs.loading import build, parse_mapping, read_mapping
 
 QUICK = settings(max_examples=60, deadline=None)
 
@@ -29,20 +29,18 @@ attention_overlap: none
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
+class Wheel(Struct, frozen=True, kw_only=True):
     radius: float
     spokes: int = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cart:
+class Cart(Struct, frozen=True, kw_only=True):
     name: str
-    weight: float = quantity("B")
+    weight: Annotated[float, "B"]
     colour: Literal["red", "green"] = "red"
     covered: bool = False
     wheels: tuple[Wheel, ...] = ()
-    loads: dict[str, float] = quantity("B/s", default_factory=dict)
+    loads: Annotated[dict[str, float], "B/s"] = field(default_factory=dict)
     spare: Wheel | None = None
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -250,7 +248,7 @@ JUNK: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=6,
 )
-FIELDS = st.sampled_from([*Gpu.__dataclass_fields__, *Cart.__dataclass_fields__, "capacity", "bandwidth", "domain"])
+FIELDS = st.sampled_from([*Gpu.__struct_fields__, *Cart.__struct_fields__, "capacity", "bandwidth", "domain"])
 
 
 @settings(max_examples=150, deadline=None)

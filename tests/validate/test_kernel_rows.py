@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from moeplan.kernels.library import KernelLibrary
 from moeplan.kernels.origin import Origin
@@ -23,7 +23,7 @@ def predict(kind: Kind, **row: str) -> Predicted:
 
 def timed(gpu: str, form: str, formats: dict[str, str], **asked: Any) -> float:
     """A benchmark's time of a shape: the library's, with what fits left in the last cache."""
-    library = dataclasses.replace(KernelLibrary.of(CATALOG.gpu(gpu), CATALOG), cold=False)
+    library = replace(KernelLibrary.of(CATALOG.gpu(gpu), CATALOG), cold=False)
     engine, facts = asked.pop("engine", ""), asked.pop("facts", None)
     found = library.timed(form, formats, asked, engine=engine, facts=facts)
     assert found is not None

@@ -5,9 +5,9 @@ Section numbers are those of the article's reconstruction; docs/throughput-artic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.article.profile import GI, ArticleProfile, Chip, Corrections, Revision, Switches
 from moeplan.kernels.article import ArticleFigures
@@ -26,8 +26,7 @@ GATE_UP, WIDTH = 4096, 2048
 AS_PUBLISHED = Corrections()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(Struct, frozen=True, kw_only=True):
     """One point of the article's grid; batch may be an array. Bytes are per element."""
 
     batch: Real
@@ -43,8 +42,7 @@ class Configuration:
         return self.batch / 2 if self.dual else self.batch
 
 
-@dataclass(frozen=True, slots=True)
-class ArticleModel:
+class ArticleModel(Struct, frozen=True):
     """A chip and a NIC under one revision."""
 
     profile: ArticleProfile

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
+
+from msgspec import Struct
 
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import AttentionOverlap, Gpu, Memory
-from moeplan.specs.loading import build, quantity, read_mapping
+from moeplan.specs.loading import build, read_mapping
 
 GI, TI = 2.0**30, 2.0**40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chip:
+class Chip(Struct, frozen=True, kw_only=True):
     """A GPU as the article models it: Ti bytes/s, Ti FLOP/s, SMs × 16 × Gi clock for the vector unit."""
 
     memory: float
@@ -39,8 +40,7 @@ class Chip:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
+class Revision(Struct, frozen=True, kw_only=True):
     """One version of the article: its chips, EP sizes, and what it corrects for."""
 
     chips: tuple[str, ...]
@@ -52,8 +52,7 @@ class Revision:
     per_q: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class Grid(Struct, frozen=True, kw_only=True):
     """Everything that the article tries."""
 
     batch: dict[str, int]
@@ -68,8 +67,7 @@ class Grid:
         return tuple(range(self.batch["from"], self.batch["to"] - 1, -self.batch["step"]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArticleProfile:
+class ArticleProfile(Struct, frozen=True, kw_only=True):
     """data/article/throughput_article.yaml."""
 
     source: str
@@ -80,11 +78,10 @@ class ArticleProfile:
     context: int
     layers: int
     acceptance: float
-    thread_all_reduce: float = quantity("s")
+    thread_all_reduce: Annotated[float, "s"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switches:
+class Switches(Struct, frozen=True, kw_only=True):
     """What the article lets one turn; None keeps the revision's own.
 
     expert_mfu: DeepGEMM's factors for the experts. gemm_mfu: the A100 curve for the other GEMMs. overlap: three-stage
@@ -99,8 +96,7 @@ class Switches:
     thread_all_reduce: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corrections:
+class Corrections(Struct, frozen=True, kw_only=True):
     """The article's shortcuts put right, one by one; all False is the article.
 
     decimal_units: rates as datasheets mean them. true_query: 7168 → 1536 → 24576. rows_per_slot: a card's rows shared

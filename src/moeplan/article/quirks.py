@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.article.model import ArticleModel, Configuration, nic_rate
 from moeplan.article.profile import Corrections, Switches, article_profile
@@ -28,8 +29,7 @@ NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quirk:
+class Quirk(Struct, frozen=True, kw_only=True):
     """One shortcut: by point of POINTS, the change of tokens per second per card when it alone is put right."""
 
     name: str
@@ -38,11 +38,11 @@ class Quirk:
 
 def quirks(catalog: Catalog) -> list[Quirk]:
     """Put right every shortcut alone, then all together."""
-    alone = [Corrections(**{field.name: True}) for field in fields(Corrections)]
-    together = Corrections(**{field.name: True for field in fields(Corrections)})
+    alone = [Corrections(**{name: True}) for name in Corrections.__struct_fields__]
+    together = Corrections(**dict.fromkeys(Corrections.__struct_fields__, True))
     result = [
-        Quirk(name=NAMES[field.name], changes=_changes(catalog, corrections))
-        for field, corrections in zip(fields(Corrections), alone, strict=True)
+        Quirk(name=NAMES[name], changes=_changes(catalog, corrections))
+        for name, corrections in zip(Corrections.__struct_fields__, alone, strict=True)
     ]
     return [*result, Quirk(name="all together", changes=_changes(catalog, together))]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.article.model import ArticleModel, Configuration, nic_rate
 from moeplan.article.profile import ArticleProfile, Switches, article_profile
@@ -13,8 +14,7 @@ from moeplan.kernels.library import article_figures
 from moeplan.specs.catalog import Catalog
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One configuration, named as in the article's tables; meets: ux_tps ≥ min_tps; winner: the best of its group."""
 
     revision: str

@@ -8,7 +8,8 @@ they see the same tokens either way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.layers.attention import attention_back, attention_front
 from moeplan.layers.step import Step
@@ -19,8 +20,7 @@ from moeplan.specs.deployment import Precision
 from moeplan.specs.model import Mla, ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """Seconds of one attention layer on each GPU, by operator, for b requests on two GPUs."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moeplan.bench.libraries import DRY, Absent, load, present
 from moeplan.bench.presets import DEVICES, FOLDER
@@ -13,8 +14,7 @@ from moeplan.specs.catalog import Catalog
 from moeplan.specs.loading import read_mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """What CUDA and the driver report. slug: the GPU's name in the catalog; None where nothing is known of it."""
 
     reported: str

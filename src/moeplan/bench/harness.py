@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.bench.family import Shape
 from moeplan.bench.kernel import Kernel, Prepared, Timer
@@ -14,8 +14,7 @@ from moeplan.errors import MoeplanError
 MOST_RUNS = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class Effort(Struct, frozen=True, kw_only=True):
     """Runs that are not counted, the least that are, and the seconds of the host's clock to go on for."""
 
     warmup: int = 5
@@ -23,8 +22,7 @@ class Effort:
     budget: float = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """Seconds of one run: median, 10th and 90th percentile over `runs`; error: of the result, relative."""
 
     seconds: float
@@ -34,8 +32,7 @@ class Measured:
     error: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Why a shape has no row."""
 
     reason: str

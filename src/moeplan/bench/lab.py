@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from moeplan.bench.backends import choose
 from moeplan.bench.backends.base import Backend, Setup

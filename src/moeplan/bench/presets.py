@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from moeplan.bench.family import COLUMNS, Family, Shape, key
 from moeplan.errors import Fault, InputError, UnknownName
@@ -18,8 +19,7 @@ FOLDER, DEVICES = "bench", "devices"
 LARGEST = 1 << 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
+class Routed(Struct, frozen=True, kw_only=True):
     """A serving set-up whose grouped GEMMs are wanted: every batch, q_len and number of data-parallel ranks."""
 
     experts: int
@@ -39,8 +39,7 @@ class Routed:
             yield {"groups": groups, "m": ceil(sent * ranks / self.experts)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
+class Preset(Struct, frozen=True, kw_only=True):
     """Shapes of one family: a grid of columns or routed loads, times products (n, k).
 
     block_m: row tiles to sweep, for kernels that take one.

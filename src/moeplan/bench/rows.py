@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import asdict, fields
 
 from moeplan.bench.family import COLUMNS, Family, Shape, key
 from moeplan.errors import Fault, InputError
@@ -95,8 +95,8 @@ class Rows:
 
 
 def _yaml(sidecar: Sidecar) -> bytes:
-    content = asdict(sidecar)
-    written = {item.name: content[item.name] for item in fields(sidecar) if content[item.name] != item.default}
+    defaults = {item.name: item.default for item in fields(sidecar)}
+    written = {name: value for name, value in asdict(sidecar).items() if value != defaults[name]}
     text: str = yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120)
     return text.encode()
 

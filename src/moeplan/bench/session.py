@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from moeplan.bench.family import Family, Shape, key
 from moeplan.bench.harness import Effort, Measured, Refused, measure
@@ -16,8 +18,7 @@ from moeplan.kernels.table import Sidecar
 from moeplan.ops.cost import Cost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True, eq=False):
     """A shape, what was predicted for it beforehand, and what came out; result None: listed only."""
 
     shape: Shape

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from moeplan.kernels.fit import FitFile
 
@@ -20,11 +21,12 @@ class _Dumper(yaml.SafeDumper):
 
 def fit_text(file: FitFile) -> str:
     """The file, keys without a value left out, lists of plain values on one line."""
-    content = {key: _plain(value) for key, value in asdict(file).items() if value not in EMPTY}
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
+    return yaml.dump(_plain(file), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Struct):
+        value = asdict(value)
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item not in EMPTY}
     if isinstance(value, list | tuple):

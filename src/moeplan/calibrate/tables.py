@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.calibrate.fitting import TRUST, error_of, fit_parameters
 from moeplan.calibrate.refit import fit_file
@@ -26,8 +27,7 @@ SEED: Final = 1
 SUSPECT: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """One GPU's tables of one kernel: errors on the rows left out, of what answered before and of the new fit.
 
     before is None where no fit answered. file: the fit to all rows, ready to be written. ratio: of the speed that was

@@ -22,7 +22,7 @@ def four_chains_chart(answer: Budget, *, subtitle: str, min_tps: float) -> Spec:
     shown = _thinned(chains.batch)
     batch = chains.batch[shown]
     limits = _limits(answer, float(batch.min()), float(batch.max()))
-    numbers = [name for name in chains.__dataclass_fields__ if name != "schedule"]
+    numbers = [name for name in chains.__struct_fields__ if name != "schedule"]
     ready = {name: np.asarray(getattr(chains, name), dtype=float)[shown] for name in numbers}
     panels = [
         (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from moeplan.cli.balance_question import Subject, check, model_rows, subject
 from moeplan.cli.balance_steps import balanced_steps, check_steps
@@ -97,8 +98,7 @@ def command(files: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Worth:
+class _Worth(Struct, frozen=True, kw_only=True):
     parts: SkewParts
     gains: list[Gain]
     points: list[ReplicaPoint]
@@ -303,9 +303,7 @@ def _show(asked: Subject, found: Balanced, worth: _Worth | None, options: Mappin
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    import dataclasses
-
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return dict(asdict(value))
 
 
 def _published(catalog: Catalog, *, as_json: bool) -> int:

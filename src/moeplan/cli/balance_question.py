@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from moeplan.cli.machines import DEFAULT_NIC
 from moeplan.cli.options import cluster_of, edited_model, edits_of
@@ -27,8 +28,7 @@ OF_LOADS = (  # options that --published passes over
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """What is balanced: loads, model and cluster where given, sizes."""
 
     loads: ExpertLoads

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import numpy as np
+from msgspec.structs import replace
 
 from moeplan.cli.machines import machine_options
 from moeplan.cli.options import (
@@ -45,8 +44,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 MOST_BATCH = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetQuestion(Question):
+class BudgetQuestion(Question, frozen=True, kw_only=True):
     """The options of a budget; what is missing is None."""
 
     model: str | None  # type: ignore[assignment]  # missing is a fault like any other, named with the rest
@@ -97,7 +95,7 @@ def command(ctx: click.Context, /, article: bool, **options: Any) -> int:
     if article:
         return _article(ctx, options)
     check_chart(options["chart"])
-    names = {field.name for field in dataclasses.fields(BudgetQuestion)}
+    names = set(BudgetQuestion.__struct_fields__)
     question = BudgetQuestion(**{name: value for name, value in options.items() if name in names})
     predictor, deployment, min_tps = _read(question)
     from moeplan.explain.batch_article import batch_article

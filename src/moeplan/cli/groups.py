@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from moeplan.cli.machines import DEFAULT_NIC
 from moeplan.cli.options import (
@@ -46,8 +46,7 @@ CURVE_EP = (4, 8, 16, 32, 64, 144)
 TURN_BATCH = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(Struct, frozen=True, kw_only=True):
     """The sizes asked for, from options or from a launch command."""
 
     batches: tuple[float, ...]  # per attention rank, or of the group
@@ -121,8 +120,7 @@ def command(model: str, **options: Any) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Costs:
+class _Costs(Struct, frozen=True, kw_only=True):
     curves: list[GroupCurve]
     turns: dict[str, list[Turn]]
     claims: list[Claim]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from moeplan.cli.layouts_question import LayoutsQuestion, ReadLayouts, largest_of, read_layouts
 from moeplan.cli.machines import machine_options
@@ -61,7 +61,7 @@ def command(**options: Any) -> int:
         missing.append(Fault("--gpu", "is missing", "name a GPU (`moeplan gpus`) or a --cluster"))
     if missing:
         raise InputError("options", missing)
-    fields = {field.name for field in dataclasses.fields(LayoutsQuestion)}
+    fields = set(LayoutsQuestion.__struct_fields__)
     asked = {name: value for name, value in options.items() if name in fields}
     read = read_layouts(LayoutsQuestion(**asked, schedule="naive,two-batch"))
     panels = _panels(read)
@@ -79,7 +79,7 @@ def _panels(read: ReadLayouts) -> list[LayoutPanel]:
     return [
         layout_panel(
             read.predictor,
-            dataclasses.replace(read.base, context=context),
+            replace(read.base, context=context),
             size.spreads,
             requests_grid(size.gpus, largest_of(read, size.gpus), read.requests),
             gpus=size.gpus,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moeplan.cli.options import (
     MOST_DRAFTS,
@@ -32,8 +33,7 @@ MOST_PANELS = 24  # sizes times contexts: more nobody reads in one picture
 MOST_REQUESTS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutsQuestion(Question):
+class LayoutsQuestion(Question, frozen=True, kw_only=True):
     """The options as typed; context: several, with commas."""
 
     gpus: str
@@ -43,8 +43,7 @@ class LayoutsQuestion(Question):
     max_batch: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeAsked:
+class SizeAsked(Struct, frozen=True, kw_only=True):
     """Layouts that one instance size allows, by name, and those it does not, with the reason."""
 
     gpus: int
@@ -52,8 +51,7 @@ class SizeAsked:
     refused: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLayouts:
+class ReadLayouts(Struct, frozen=True, kw_only=True):
     """The question read. sizes: those that can be; refused: those that cannot, with the reason."""
 
     model: ModelSpec

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.cli.options import cluster_of, count, edited_cluster, names
 from moeplan.errors import Fault, InputError, together
@@ -40,8 +41,7 @@ def machine_options(*, several: bool) -> Callable[[Command], Command]:
     return decorate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Machines:
+class Machines(Struct, frozen=True, kw_only=True, eq=False):
     """Where a model runs: --cluster alone, or --gpu with --nic; raise InputError for both or neither."""
 
     cluster: str | None

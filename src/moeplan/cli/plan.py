@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import asdict, replace
 
 from moeplan.cli.load_option import load_options
 from moeplan.cli.machines import machine_options
@@ -104,7 +104,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
         lambda: check_question(filled["context"], filled["min_tps"], workload),
         lambda: required(filled, *(() if filled["cluster"] is not None else ("gpu", "gpus"))),
     )
-    fields = {field.name for field in dataclasses.fields(PlanQuestion)}
+    fields = set(PlanQuestion.__struct_fields__)
     question = PlanQuestion(**{name: value for name, value in filled.items() if name in fields})
     plan = read_plan(question)
     answer = _compared(Answer(results=(*_search(plan), *_unsupported(plan)), rank_by=question.rank_by), plan)
@@ -129,7 +129,7 @@ def _search(plan: ReadPlan) -> list[Result]:
         except KeyboardInterrupt:
             if not results:
                 raise
-            return [dataclasses.replace(item, complete=False) for item in results]
+            return [replace(item, complete=False) for item in results]
         finally:
             progress.close()
         results.append(result)
@@ -145,14 +145,14 @@ def _compared(answer: Answer, plan: ReadPlan) -> Answer:
         return answer
     search = next(search for search in plan.searches if search.asked == winner.asked)
     predictor, space = search.predictor, search.space
-    answer = dataclasses.replace(answer, cut=cut_gain(predictor, winner.found.prediction))
+    answer = replace(answer, cut=cut_gain(predictor, winner.found.prediction))
     if space.size > MOST_CONFIGURATIONS:
         return answer
     try:
         found = alternatives(predictor, space, winner.found, min_tps=plan.min_tps)
     except KeyboardInterrupt:
-        return dataclasses.replace(answer, compared=False)
-    return dataclasses.replace(answer, alternatives=tuple(found))
+        return replace(answer, compared=False)
+    return replace(answer, alternatives=tuple(found))
 
 
 def _one(search: Search, min_tps: float, progress: SearchProgress) -> Result:
@@ -206,7 +206,7 @@ def _save(path: Path, question: PlanQuestion, answer: Answer) -> None:
             "tok_s_per_user": round(float(step.tps_per_user), 3),
             "binds": winner.found.binding,
         }
-    save(path, "plan", dataclasses.asdict(question), extra)
+    save(path, "plan", asdict(question), extra)
 
 
 def _as_step_question(question: PlanQuestion, winner: Result, step: Prediction) -> dict[str, Any]:

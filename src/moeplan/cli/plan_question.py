@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.cli.exchanges import read_exchanges, searched
 from moeplan.cli.load_option import BEST, check_load_options, read_load, redundant_slots
@@ -45,8 +47,7 @@ EXTRAS = (0, 1, 2)  # redundant slots of a rank that `auto` tries, beyond what f
 MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion(Question):
+class PlanQuestion(Question, frozen=True, kw_only=True):
     """The options of a plan."""
 
     gpus: str | None
@@ -58,8 +59,7 @@ class PlanQuestion(Question):
     rank_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class Search(Struct, frozen=True, kw_only=True):
     """One cluster to search. asked: the options that name it; left_out: all-to-alls that it cannot have, and why."""
 
     asked: Mapping[str, str]
@@ -68,8 +68,7 @@ class Search:
     left_out: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPlan:
+class ReadPlan(Struct, frozen=True, kw_only=True):
     """The question read: the model, the numbers, and one search per cluster."""
 
     model: ModelSpec

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from moeplan.cli.options import chart_option, check_chart, json_option, print_json, save_option
 from moeplan.cli.saved import save
@@ -35,8 +36,6 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     predictor, step = answer(question)
     gain, cache = _placement_gain(predictor, step), kv_hand_over(predictor.machine, step)
     if rest["save"]:
-        from dataclasses import asdict
-
         save(Path(rest["save"]), "predict", asdict(question))
     if rest["chart"]:
         _draw(step, Path(rest["chart"]))

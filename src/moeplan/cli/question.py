@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moeplan.cli.machines import Machines
 from moeplan.kernels.sources import KernelSources, read_sources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
+class Question(Struct, frozen=True, kw_only=True, eq=False):
     """The options that both have."""
 
     model: str

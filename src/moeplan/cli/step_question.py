@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from moeplan.cli.load_option import BEST, check_load_options, load_options, read_load, redundant_slots
 from moeplan.cli.machines import machine_options
@@ -38,8 +37,7 @@ from moeplan.specs.spread import LAYOUTS, Spread, named_layouts, spreads
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepQuestion(Question):
+class StepQuestion(Question, frozen=True, kw_only=True, eq=False):
     """The options of one deployment."""
 
     ep: str
@@ -100,7 +98,7 @@ def asked(ctx: click.Context, options: dict[str, Any]) -> tuple[StepQuestion, di
     """
     filled = with_saved(ctx, options, ("predict", "winner"))
     required(filled, *(() if filled["cluster"] is not None else ("gpu",)), "ep", "batch", "context")
-    names = {field.name for field in dataclasses.fields(StepQuestion)}
+    names = set(StepQuestion.__struct_fields__)
     question = StepQuestion(**{name: value for name, value in filled.items() if name in names})
     return question, {name: value for name, value in filled.items() if name not in names}
 

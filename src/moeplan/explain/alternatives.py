@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.predict import Prediction, Predictor
 from moeplan.search.best import Found, best
@@ -14,8 +16,7 @@ from moeplan.specs.spread import spreads
 MOST_CONFIGURATIONS = 5_000_000  # in the space; each alternative searches a part of it again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class Alternative(Struct, frozen=True, kw_only=True):
     """choice: what differs from the winner, such as «KV bf16»; prediction: None where nothing feasible has it."""
 
     choice: str

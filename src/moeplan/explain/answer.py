@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moeplan.explain.alternatives import Alternative
 from moeplan.explain.attention_cut import CutGain
@@ -33,8 +34,7 @@ RANKINGS: Final[dict[str, Callable[[Prediction], float | None]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """What was found for one cluster; asked: the options that name it; complete: False after an interrupt.
 
     left_out: all-to-alls that were asked for and that the cluster cannot have, or not at every size, and why.
@@ -62,8 +62,7 @@ class Result:
         return f"{self.gpu} with {self.nic}" + (f" ({self.cluster})" if self.cluster else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """All results; rank_by is a key of RANKINGS.
 
     alternatives: what each choice of the winner is worth; None where the space is too large to ask, or nothing won.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.predict import GroupTime, Prediction, Predictor
 from moeplan.specs.schedule import schedule, schedule_names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutGain:
+class CutGain(Struct, frozen=True, kw_only=True):
     """gain: of the throughput, 0.02 for 2 %; before: the operators that open the second half, over kinds of layers.
 
     schedule: the one that cuts there.

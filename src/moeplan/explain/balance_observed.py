@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError
 from moeplan.explain.batch_article import gain_of_balancing
@@ -26,8 +28,7 @@ GPU, NIC, BATCH, CONTEXT = "h100", "cx7", 256, 2000  # of the published gain in 
 SHARE = 0.85  # of SGLang's decode step (batch article)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadsSource:
+class LoadsSource(Struct, frozen=True, kw_only=True):
     """The packaged loads: what they are, and what is wrong with them."""
 
     title: str
@@ -36,8 +37,7 @@ class LoadsSource:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(Struct, frozen=True, kw_only=True):
     """A published figure and ours on the packaged loads, or why there is none."""
 
     model: str

@@ -7,9 +7,8 @@ order. Balancing takes off both, not what sampling puts on in every step (batch 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from moeplan.explain.batch_article import gain_of_balancing, sampling_floor, statistical_skew, turning_tile
 from moeplan.kinds import Array, Real
@@ -21,8 +20,7 @@ SEED = 20260101
 BATCHES = (8, 32, 128, 512)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkewParts:
+class SkewParts(Struct, frozen=True, kw_only=True):
     """S0, means over the layers, and where it comes from.
 
     seen: of the placement at hand. formula: 1 + √(2 ln P)·CV_e/√e. dealt: mean over the same loads dealt to slots at
@@ -41,8 +39,7 @@ class SkewParts:
         return self.seen / self.dealt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class Gain(Struct, frozen=True, kw_only=True):
     """A step's speed-up when its balanceable share goes from S0 to S1; batch: of a rank, None for many tokens.
 
     floor: √(2 ln P)/√(B·k), what sampling alone puts on the fullest rank; only a larger batch lowers it.
@@ -65,8 +62,7 @@ class Gain:
         return float(gain_of_balancing(self.share, self.layers))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """A line of the batch article's comparison: three factors, S0 and S1, the gain, and what was measured."""
 
     name: str
@@ -171,8 +167,7 @@ def rows_per_expert(*, ep: Real, batch: Real, experts: int, top_k: int) -> Real:
     return ep * batch * top_k / experts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsPerExpert:
+class RowsPerExpert(Struct, frozen=True, kw_only=True):
     """Rows of an expert at a batch per rank, the ridge of the chip in rows, and which of the two binds its products."""
 
     batch: int

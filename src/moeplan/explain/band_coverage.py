@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.explain.step_band import LONGER, PAIR, kernel_width, ratio_width
 from moeplan.predict import Prediction
@@ -17,8 +17,7 @@ from moeplan.validate.steps import StepRow, predict_row, published, row_of
 OUTSIDE = 0.1  # of the rows above the band, of the pairs outside it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BandRow:
+class BandRow(Struct, frozen=True, kw_only=True, eq=False):
     """A published figure and the step predicted for it; kernels: half-width of the step by its kernels alone."""
 
     row: StepRow
@@ -40,8 +39,7 @@ class BandRow:
         return -self.kernels <= self.longer <= math.hypot(self.kernels, longer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BandCoverage:
+class BandCoverage(Struct, frozen=True, kw_only=True):
     """Rows; pairs: of two different steps of one source and chip, what their bands need beside the kernels."""
 
     rows: tuple[BandRow, ...]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Real
@@ -14,7 +15,7 @@ from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.routing.padding import padded_rows
 from moeplan.routing.targets import distinct_targets
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.loading import build, quantity, read_mapping
+from moeplan.specs.loading import build, read_mapping
 
 
 def turning_point(ridge: float, weight_bytes: float, active: float) -> float:
@@ -79,18 +80,16 @@ def gain_of_hiding(share: Real) -> Real:
     return 1.0 / (1.0 - share)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """One batch of the measurement: seconds per output token with CUDA graphs and without."""
 
     batch: int
-    graph: float = quantity("s")
+    graph: Annotated[float, "s"]
     tokens_per_second: float | None = None
-    eager: float | None = quantity("s", default=None)
+    eager: Annotated[float | None, "s"] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(Struct, frozen=True, kw_only=True):
     """Tokens gained per step with drafts, for one kind of prompt; excluded: why no conclusion may rest on it."""
 
     prompts: str
@@ -106,8 +105,7 @@ class Accepted:
         return (self.least + self.most) / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCount:
+class OperatorCount(Struct, frozen=True, kw_only=True):
     """Operators of the measured model, counted as a step's."""
 
     layers: int
@@ -120,8 +118,7 @@ class OperatorCount:
         return self.layers * self.per_layer + self.outside
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrintedShape:
+class PrintedShape(Struct, frozen=True, kw_only=True):
     """A row of the article's table; built_in: the model here; sparsity: what the article prints."""
 
     model: str
@@ -132,18 +129,17 @@ class PrintedShape:
     width: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchArticle:
+class BatchArticle(Struct, frozen=True, kw_only=True):
     """data/article/batch_article.yaml."""
 
     source: str
     setup: str
     cards: int
-    weights: float = quantity("B")
-    bandwidth: float = quantity("B/s")
-    peak_bandwidth: float = quantity("B/s")
-    peak: float = quantity("FLOP/s")
-    effective_peak: float = quantity("FLOP/s")
+    weights: Annotated[float, "B"]
+    bandwidth: Annotated[float, "B/s"]
+    peak_bandwidth: Annotated[float, "B/s"]
+    peak: Annotated[float, "FLOP/s"]
+    effective_peak: Annotated[float, "FLOP/s"]
     experts: int
     top_k: int
     samples: tuple[Sample, ...]
@@ -195,8 +191,7 @@ class BatchArticle:
         return tpot * natural.tokens_per_step / self.tpot[batch]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithinLimit:
+class WithinLimit(Struct, frozen=True, kw_only=True):
     """What a list of sampled batches says about a limit on TPOT: the largest that meets it, the least that does not.
 
     The largest batch that meets it lies between the two: samples do not find it. None: no sample does.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError, suggestion
 from moeplan.explain.operators import step_operators
 from moeplan.predict import Prediction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """Seconds per step of one operator on both sides, None where a side has none."""
 
     operator: str

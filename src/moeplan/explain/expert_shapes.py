@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.parameters import parameters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertShape:
+class ExpertShape(Struct, frozen=True, kw_only=True):
     """A model's FFN: routed experts of `width`, top_k per token (a dense model: one, always taken).
 
     Two ratios that are easily mixed up: chosen = k/E, the experts a token takes; active = active over total parameters.

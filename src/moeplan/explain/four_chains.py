@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
@@ -24,8 +25,7 @@ WIRE = ("dispatch", "combine")
 DRAFT_PRODUCTS = 2  # a draft's projection and head, beside its layer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FourChains:
+class FourChains(Struct, frozen=True, kw_only=True, eq=False):
     """One GPU's step over the batch, all of the shape of `batch`; NaN where a dense model has none.
 
     schedule: its name, of the faster one where two were compared. eager_seconds: without CUDA graphs, see eager_step.
@@ -86,7 +86,7 @@ def four_chains(predictor: Predictor, deployment: Deployment, schedule: str, *, 
         return plain
     other = _chains(predictor, replace(deployment, batch=batch), "two-batch", host_launch)
     faster = (batch % 2 == 0) & (other.seconds < plain.seconds)
-    names = [field.name for field in fields(FourChains)]
+    names = FourChains.__struct_fields__
     chosen = {name: np.where(faster, getattr(other, name), getattr(plain, name)) for name in names}
     # Micro-batches double the launches: without graphs the plain schedule may be the faster one where it is not with.
     either = np.where(batch % 2 == 0, np.minimum(plain.eager_seconds, other.eager_seconds), plain.eager_seconds)

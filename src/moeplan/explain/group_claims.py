@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.explain.group_curves import GroupCurve, both_products, group_curves
 from moeplan.explain.measured_experts import MeasuredExperts
@@ -19,8 +19,7 @@ HALF: Final = (0.45, 0.55)  # what counts as about half
 TIE: Final = 0.05  # what counts as a tie
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """A claim in words, whether it holds, and the figures that say so."""
 
     claim: str

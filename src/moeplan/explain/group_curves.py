@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.origin import Origin, worst
@@ -26,8 +27,7 @@ DIRECTIONS: Final[tuple[Direction, ...]] = ("dispatch", "combine")
 PRODUCTS: Final[tuple[Product, ...]] = ("gate_up", "down")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GroupCurve:
+class GroupCurve(Struct, frozen=True, kw_only=True, eq=False):
     """One product on one GPU, at q_len new tokens per request and an EP group of ep ranks, over batch per rank.
 
     m: mean rows of an active expert; groups: active experts of a rank, expected; mfu: of the dense peak, from the FLOP
@@ -47,8 +47,7 @@ class GroupCurve:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, kw_only=True):
     """An expert layer at one EP size: the products of the mean rank, and both all-to-alls, in seconds."""
 
     ep: int

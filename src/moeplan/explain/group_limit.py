@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.origin import worst
@@ -23,8 +23,7 @@ BOTH: Final[tuple[Direction, ...]] = ("dispatch", "combine")
 TOKENS = (128, 4096)  # per GPU: a decode step's, and DeepEP's own benchmark of its normal kernels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class Sent(Struct, frozen=True, kw_only=True):
     """Dispatch and combine of one layer: NIC bytes that a GPU sends in both, their seconds, how sure those are."""
 
     tokens: int
@@ -34,8 +33,7 @@ class Sent:
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(Struct, frozen=True, kw_only=True):
     """With one limit: nodes and ranks that a token's experts lie on, its own counted; rows over the ranks.
 
     rows: tokens that go to the fullest rank over the mean, at TOKENS[0] tokens per GPU.
@@ -48,8 +46,7 @@ class Reach:
     sent: tuple[Sent, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLimitEffect:
+class GroupLimitEffect(Struct, frozen=True, kw_only=True):
     """The model's limit beside none, on so many GPUs of several nodes; places: what a node is, nodes or domains."""
 
     gpus: int

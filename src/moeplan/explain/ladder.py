@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.ops.cost import Cost
 from moeplan.predict import Prediction, Predictor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class Rung(Struct, frozen=True, kw_only=True):
     """seconds that this loss adds to the step; the first rung is the limit itself."""
 
     name: str

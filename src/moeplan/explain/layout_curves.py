@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moeplan.errors import InputError
@@ -21,8 +22,7 @@ from moeplan.specs.spread import Spread
 SINGLY = 64  # requests up to which every number is asked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutPoint:
+class LayoutPoint(Struct, frozen=True, kw_only=True):
     """One step: requests in all, of which the fullest attention rank has `batch`; the bands are p10–p90."""
 
     requests: int
@@ -50,8 +50,7 @@ class LayoutPoint:
         return self.band.of_rate(self.requests * float(self.step.tokens_per_step) / float(self.step.deployment.gpus))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LayoutCurve:
+class LayoutCurve(Struct, frozen=True, eq=False, kw_only=True, dict=True):
     """One layout over `requests` (n,): the fullest rank's batch, seconds at the best schedule, inf where none fits.
 
     ends: what refuses more requests than the last that fits: memory, the all-to-all, or none that was asked for.
@@ -95,8 +94,7 @@ class LayoutCurve:
         return int(np.searchsorted(self.requests, requests))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class Crossing(Struct, frozen=True, kw_only=True):
     """By heads against by requests, the fastest of each at every number of requests.
 
     heads, upto: which is fastest by heads, and up to how many requests, None nowhere; requests, start: which by
@@ -112,8 +110,7 @@ class Crossing:
     undecided: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutPanel:
+class LayoutPanel(Struct, frozen=True, kw_only=True):
     """All layouts at one instance size and context; refused: which layouts, and why."""
 
     gpus: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Array
 from moeplan.routing.eplb import balanced_map
@@ -13,8 +13,7 @@ from moeplan.routing.eplb import balanced_map
 MOST_BASES = 12  # placements made: spread over the record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class Drift(Struct, frozen=True, kw_only=True):
     """S of a placement `lags` windows after the one it was made from, mean over layers; never: without balancing."""
 
     lags: tuple[int, ...]
@@ -22,8 +21,7 @@ class Drift:
     never: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """Rebalance every so many windows: the step's time over that of a placement always fresh, the pause included."""
 
     windows: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moeplan.errors import InputError
 from moeplan.specs.catalog import Catalog
@@ -12,8 +13,7 @@ from moeplan.specs.loading import build, read_mapping
 NAME = "wide_ep_experts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredExperts:
+class MeasuredExperts(Struct, frozen=True, kw_only=True):
     """One rank's expert layer: both products, activation and quantisation; batch: tokens per rank of the EP group."""
 
     gpu: str
@@ -22,8 +22,7 @@ class MeasuredExperts:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertsSource:
+class ExpertsSource(Struct, frozen=True, kw_only=True):
     """What was measured, for which model, and where it was read."""
 
     title: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moeplan.errors import InputError, Unsupported
@@ -25,8 +26,7 @@ MORE_MEMORY = 1.1
 TURNING, PROMISE, MEMORY, ALL_TO_ALL = "B*", "B_SLA", "B_max_mem", "all-to-all"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """One batch and what it gives."""
 
     batch: int
@@ -36,8 +36,7 @@ class Place:
     tps_per_gpu: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatingPoint:
+class OperatingPoint(Struct, frozen=True, kw_only=True):
     """Limits on the batch, in requests per GPU; 0 where not even one request will do, LARGEST where none was found.
 
     turning: B* of the article's formula, dealt over the GPUs; promise: the largest batch that keeps the speed promised,
@@ -76,8 +75,7 @@ class OperatingPoint:
         return name, value / least if least else np.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(Struct, frozen=True, kw_only=True):
     """One change and the operating point after it; point None: why the change cannot be made."""
 
     change: str
@@ -85,8 +83,7 @@ class Move:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Budget:
+class Budget(Struct, frozen=True, kw_only=True, eq=False):
     """The four chains and the operating point of one group of GPUs.
 
     ridge: FLOP/s over bytes/s at the precision that the weights are multiplied in. turning_tokens: B* in tokens of the

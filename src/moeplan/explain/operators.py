@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.kernels.origin import Origin, worst
 from moeplan.ops.cost import Cost
@@ -12,8 +14,7 @@ from moeplan.predict import Prediction
 LAUNCHES = "launches and floors"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepOperator:
+class StepOperator(Struct, frozen=True, kw_only=True, eq=False):
     """One operator in all layers: busy and exposed seconds, FLOP, bytes per step; resource: what binds most of it."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.explain.batch_article import gain_of_balancing
 from moeplan.kinds import Real
@@ -16,8 +17,7 @@ BALANCED_STAGES = ("routed", "dispatch", "combine")
 TRIED = np.arange(2.0, 1025.0, 2.0)  # batches that both schedules take
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlacementGain:
+class PlacementGain(Struct, frozen=True, kw_only=True, eq=False):
     """One deployment with experts as they lie at first and as they are placed."""
 
     before: Prediction
@@ -48,8 +48,7 @@ class PlacementGain:
         return float(gain_of_balancing(self.share, before / after))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedPoint:
+class ServedPoint(Struct, frozen=True, kw_only=True):
     """The most that a number of redundant slots lets a GPU serve: batch per rank, tok/s/GPU; 0 where nothing does."""
 
     redundant: int
@@ -59,8 +58,7 @@ class ServedPoint:
     kv_bytes: float  # free for the cache on a GPU beside all else
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedSteps:
+class BalancedSteps(Struct, frozen=True, kw_only=True):
     """What balancing gives to steps of one context, cached tokens per request.
 
     gains: at each batch that fits; served: by redundant slots, and the number worth having.

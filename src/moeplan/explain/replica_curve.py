@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.explain.batch_article import gain_of_balancing
 from moeplan.kinds import Array
@@ -15,8 +15,7 @@ WORTH = 0.01  # of the fullest rank's load, per slot that every rank adds
 STEPS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaPoint:
+class ReplicaPoint(Struct, frozen=True, kw_only=True):
     """redundant slots, slots of a rank; max over mean: mean and worst of the layers; bytes: what a GPU holds for them.
 
     `bytes_` is None without a model. possible: False where the slots do not divide, then there is nothing more.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.library import KernelLibrary
@@ -20,8 +21,7 @@ _MOVES, _STRIDES = 60, 40  # 1.25**60 is beyond any batch
 _RANGE, _POINTS = 0.25, 2001  # batches around the winner's, as real numbers: whole ones would hide a percent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elasticity:
+class Elasticity(Struct, frozen=True, kw_only=True):
     """value: percent of tokens per second per GPU for one percent of the knob, in the direction that helps."""
 
     knob: str

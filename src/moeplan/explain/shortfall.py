@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moeplan.predict import Prediction, Predictor
@@ -17,16 +17,14 @@ MOST_GPUS = 2048
 SMALLEST = 16  # batches; more than one, as tiles make a step uneven
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class Remedy(Struct, frozen=True, kw_only=True):
     """One change that makes something feasible; size: the relative size of the change, for ranking."""
 
     change: str
     size: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortfall:
+class Shortfall(Struct, frozen=True, kw_only=True):
     """constraint: what failed; needed and available in the unit; remedies, the smallest change first."""
 
     constraint: str

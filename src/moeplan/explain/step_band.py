@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moeplan.explain.operators import costs_shown
 from moeplan.kernels.origin import Origin
@@ -34,8 +35,7 @@ LONGER: Final = 0.29
 PAIR: Final = 0.10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class Band(Struct, frozen=True, kw_only=True):
     """Where a figure lies in about 8 of 10 cases, low to high; of a ratio or of seconds, in the figure's own unit."""
 
     low: float

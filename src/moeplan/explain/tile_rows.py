@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.routing.group_shapes import GroupShapes
 from moeplan.routing.tiles import (
@@ -25,8 +25,7 @@ TILES: Final = (8, 16, 64, 128)  # rows of a tile, BM
 COLUMNS: Final = 128  # of a tile, BN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TileRow:
+class TileRow(Struct, frozen=True, kw_only=True):
     """Tiles of one EP size and batch: FLOP done over asked, exact under the law of rows, and at the mean of rows.
 
     With a GPU: BM*, whether a tile's pad rows take time there, and the waves of gate_up's tiles over its SMs, the busy

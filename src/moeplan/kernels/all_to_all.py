@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.general import GeneralFigures
@@ -20,8 +20,7 @@ from moeplan.specs.gpu import EDITED, Gpu
 TABLE_GPU, TABLE_NIC = "h800", "cx7"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WireShare:
+class WireShare(Struct, frozen=True, kw_only=True, eq=False):
     """Shares of the line rate (NIC) and of the one-way rate (scale-up link), and where they come from."""
 
     nic: Real

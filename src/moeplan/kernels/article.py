@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kernels.efficiency import Efficiency
 from moeplan.kernels.origin import Origin
 from moeplan.kinds import Real
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogCurve:
+class LogCurve(Struct, frozen=True, kw_only=True):
     """Steps and slopes: `points` of (size, rate), linear in log2(size) between them, constant below and above."""
 
     points: tuple[tuple[float, ...], ...]
@@ -25,8 +23,7 @@ class LogCurve:
         return np.where(np.greater_equal(size, sizes[-1]), self.above, slope)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class Floor(Struct, frozen=True, kw_only=True):
     """A shape from which on a minimum MFU is granted: k above, the larger of m and n, the smaller of them."""
 
     k_above: float
@@ -36,8 +33,7 @@ class Floor:
     peak: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArticleFigures:
+class ArticleFigures(Struct, frozen=True, kw_only=True):
     """Rates in the article's own unit (TFLOP/s) with the peak that they refer to; the ratio is the MFU."""
 
     source: str

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.kernels.fit import Fit, FitError, FitFile, fit_of, fits_of, read_fit
 from moeplan.kernels.forms.form import Kernel
@@ -20,8 +22,7 @@ Facts = tuple[tuple[str, float], ...]
 Formats = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choices:
+class Choices(Struct, frozen=True, kw_only=True, eq=False):
     """Read from data/kernels/choices.yaml: kernels by form and formats, best first; who stands in for whom.
 
     kernels: form -> formats joined by «-» -> names of files. instead: formats without a kernel of their own -> those
@@ -36,8 +37,7 @@ class Choices:
     other: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chosen:
+class Chosen(Struct, frozen=True, kw_only=True, eq=False):
     """A fit, how sure it is at best, what is to be said beside it, and where measured rows are that may correct it.
 
     error: how far off it was where it had not seen the rows, None where that says nothing of this chip or precision.
@@ -52,8 +52,7 @@ class Chosen:
     kernel: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Way:
+class _Way(Struct, frozen=True, eq=False):
     """A folder of fits, how sure what lies there is for the chip, the note, and the GPU that its rows are of."""
 
     folder: str

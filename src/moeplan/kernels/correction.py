@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from moeplan.kernels.fit import Fit
 from moeplan.kernels.forms.form import Shape
@@ -27,8 +27,7 @@ Point = tuple[float, float, float]  # series, line, fitted over measured time
 NEAR: Final = math.log(4.0)  # a weight shape counts as near a measured one when its sides differ by less than 4x in all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Axes:
+class Axes(Struct, frozen=True, kw_only=True, eq=False):
     """How a form's columns span a table: those that name a surface, and the two axes of each.
 
     kept: of so many of the names, the first ones, no other value will do. near: how far the others may be in all.
@@ -85,8 +84,7 @@ AXES: Final[dict[str, Axes]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Corrected:
+class Corrected(Struct, frozen=True, kw_only=True, eq=False):
     """fitted over measured time, how sure that is, and how far the nearest surface was: |ln| summed over its names."""
 
     speed: Real
@@ -95,8 +93,7 @@ class Corrected:
     nearest: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Correction:
+class Correction(Struct, frozen=True, kw_only=True, eq=False):
     """Surfaces of fitted over measured time, by the columns that name them; title: of the table, gpu: measured.
 
     points: see points_of. A table has hundreds of weight shapes, a model asks for few: a surface is built when it does.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.kernels.fit import FitError
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kinds import Real
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Efficiency:
+class Efficiency(Struct, frozen=True, kw_only=True, eq=False):
     """Fractions between 0 and 1, scalars or arrays; floor: seconds that neither arithmetic nor traffic explains.
 
     error: how far off the source was on rows that it had not seen, where that is known.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moeplan import units
 from moeplan.errors import Fault, InputError, suggestion
@@ -18,7 +19,7 @@ from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters, Part
 from moeplan.kernels.recipe import RowSource
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import Gpu
-from moeplan.specs.loading import build, read_mapping, signed_number
+from moeplan.specs.loading import SIGNED, build, read_mapping
 from moeplan.specs.precision import weight_format
 
 ROUNDED: Final = 1e-3  # parameters are written with four digits
@@ -27,14 +28,13 @@ ROUNDED: Final = 1e-3  # parameters are written with four digits
 WIDER: Final = 1.6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitError:
+class FitError(Struct, frozen=True, kw_only=True):
     """Errors predicted/measured - 1 on rows that the parameters had not seen: of sizes median and p90, their bias."""
 
     rows: int
     median: float
     p90: float
-    bias: float = signed_number()
+    bias: Annotated[float, SIGNED]
 
     def widened(self, doublings: float) -> FitError:
         """The same so many doublings beyond the rows, each of which multiplies it by WIDER: a careful guess."""
@@ -42,16 +42,14 @@ class FitError:
         return replace(self, median=self.median * factor, p90=self.p90 * factor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class Carried(Struct, frozen=True, kw_only=True):
     """How far the parameters of other chips, `of` them fitted together, are off on this file's."""
 
     of: tuple[str, ...]
     error: FitError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FitFile:
+class FitFile(Struct, frozen=True, kw_only=True, eq=False):
     """What data/kernels/fits/<gpu or generation>/<form>.<formats>.<kernel>.yaml holds.
 
     parameters: as text with units. error: on whole shapes left out, of a generation's on whole chips left out. range:
@@ -78,8 +76,7 @@ class FitFile:
         return Kernel(formats={role: weight_format(name) for role, name in self.formats.items()}, tiles=self.tiles)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Fit:
+class Fit(Struct, frozen=True, kw_only=True, eq=False):
     """A form with numbers, ready to answer for a chip."""
 
     title: str

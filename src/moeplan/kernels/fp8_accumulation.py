@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -53,8 +53,7 @@ def draw(kind: str, *, rows: int, k: int, columns: int, seed: int) -> tuple[Arra
     return e4m3(a / np.abs(a).max() * E4M3_LARGEST), e4m3(b / np.abs(b).max() * E4M3_LARGEST)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TensorCore:
+class TensorCore(Struct, frozen=True, kw_only=True, eq=False):
     """The adder of one MMA instruction: bits kept behind the leading one, its depth in K, how it drops the rest.
 
     `bits` is one number or an array (B,) of them; the adder then keeps one accumulator for each.
@@ -168,8 +167,7 @@ def _check(a: Array, b: Array, core: TensorCore, promote_every: int | None) -> N
         raise InputError("accumulation", faults)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """What one setting loses against the exact product of the same E4M3 matrices, output in BF16.
 
     relative_error is ‖C − AB‖ / ‖AB‖ (Frobenius); bias is Σ(C − AB) / Σ|AB|, negative where a positive C is too small;

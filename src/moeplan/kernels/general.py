@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
+
+from msgspec import Struct
 
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.loading import build, quantity, read_mapping
+from moeplan.specs.loading import build, read_mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GeneralFigures:
+class GeneralFigures(Struct, frozen=True, kw_only=True, eq=False):
     """Read from data/kernels/general.yaml; seconds and shares of a rate."""
 
-    elementwise_floor: float = quantity("s")
+    elementwise_floor: Annotated[float, "s"]
     elementwise_share: float
     elementwise_source: str
-    launch_gap: float = quantity("s")
+    launch_gap: Annotated[float, "s"]
     launch_gap_source: str
-    gqa_floor: float = quantity("s")
+    gqa_floor: Annotated[float, "s"]
     gqa_memory_share: float
     gqa_compute_share: float
     gqa_source: str
-    all_to_all_latency: float = quantity("s")
+    all_to_all_latency: Annotated[float, "s"]
     nvlink_share_dispatch: float
     nvlink_share_combine: float
     all_to_all_source: str
     scale_up_sm_share: float
     scale_up_sm_share_source: str
-    all_reduce_one_shot: float = quantity("s")
+    all_reduce_one_shot: Annotated[float, "s"]
     all_reduce_one_shot_share: float
-    all_reduce_two_shot: float = quantity("s")
+    all_reduce_two_shot: Annotated[float, "s"]
     all_reduce_two_shot_share: float
     all_reduce_source: str
-    step_overhead: float = quantity("s")
+    step_overhead: Annotated[float, "s"]
     step_overhead_source: str
-    serial_overhead: float = quantity("s")
+    serial_overhead: Annotated[float, "s"]
     serial_overhead_source: str
 
 

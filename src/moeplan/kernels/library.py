@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,12 +29,8 @@ if TYPE_CHECKING:
 KEPT, LARGE = 512, 4096  # answers that a library remembers, and elements of the largest array in them
 
 
-@dataclass(frozen=True, eq=False)
-class KernelLibrary(KernelTimes):
+class KernelLibrary(KernelTimes, frozen=True, eq=False):
     """Answers how efficient a kernel of a given shape is on one GPU: its time as fractions of the chip's peaks."""
-
-    # A search walks over GPUs in pieces, and layers repeat: the same products are asked for again and again.
-    _answered: dict[Hashable, Efficiency | None] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, gpu: Gpu, catalog: Catalog, sources: KernelSources = ALL) -> KernelLibrary:
@@ -43,6 +38,11 @@ class KernelLibrary(KernelTimes):
         if len(catalog.roots) > 1:
             check_own_files(catalog)
         return cls(gpu, catalog, general_figures(catalog), sources)
+
+    @cached_property
+    def _answered(self) -> dict[Hashable, Efficiency | None]:
+        """A search walks over GPUs in pieces, and layers repeat: the same products are asked for again and again."""
+        return {}
 
     @property
     def article(self) -> ArticleFigures:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import UnknownName
 from moeplan.kernels.forms.form import Kernel, Shape
@@ -21,8 +22,7 @@ from moeplan.specs.gpu import Gpu
 from moeplan.specs.precision import weight_format
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableKind:
+class TableKind(Struct, frozen=True, kw_only=True, eq=False):
     """A kind of table: the form that stands for its kernel, formats by role, and the columns beside `seconds`."""
 
     form: str
@@ -61,8 +61,7 @@ KINDS: Final[dict[str, TableKind]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MeasuredTable:
+class MeasuredTable(Struct, frozen=True, kw_only=True, eq=False):
     """Columns of a shape and seconds, as long as each other; never faster than the sidecar's cold share allows.
 
     title, best: what to print beside a row, and how sure it is.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array
@@ -23,8 +23,7 @@ NUMBERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class About:
+class About(Struct, frozen=True, kw_only=True, eq=False):
     """What stands beside the file."""
 
     title: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from moeplan import units
 from moeplan.errors import Fault, InputError, suggestion
@@ -14,8 +15,7 @@ from moeplan.specs.loading import build, read_mapping
 from moeplan.specs.precision import weight_format
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowSource:
+class RowSource(Struct, frozen=True, kw_only=True, eq=False):
     """Where rows of one GPU come from.
 
     A silicon table (system, family, engine, version, kernels, where), a packaged one of that GPU (table), or a file of
@@ -49,8 +49,7 @@ class RowSource:
             raise InputError(self.gpu, faults)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recipe:
+class Recipe(Struct, frozen=True, kw_only=True, eq=False):
     """What data/kernels/recipes/<form>.<formats>.<kernel>.yaml holds.
 
     pinned: parameters that are known, not fitted. kin: where a chip has few rows, how strongly its parameters are drawn

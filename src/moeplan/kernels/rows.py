@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
@@ -19,8 +20,7 @@ from moeplan.specs.catalog import Catalog
 from moeplan.specs.gpu import Gpu
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class Rows(Struct, frozen=True, kw_only=True, eq=False):
     """Columns of a shape, each as long as `seconds`; source: what to print beside them; best: how sure a row is."""
 
     gpu: Gpu

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError, UnknownName
@@ -32,8 +33,7 @@ _RANKS: Final = {"dev": -4, "a": -3, "b": -2, "rc": -1, "": 0, "post": 1}
 _VERSION: Final = re.compile(r"(\d+(?:\.\d+)*)(?:[.-]?(dev|a|b|rc|post)(\d*))?")
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class SiliconTable:
+class SiliconTable(Struct, frozen=True, eq=False, kw_only=True):
     """Rows of one table: columns by name in SI units, and what is to be known of each row.
 
     Text columns hold str objects, axes int64, times float64. raw_rows: how many the file had before rows of equal keys
@@ -95,8 +95,7 @@ class SiliconTable:
         return {str(value): int(count) for value, count in zip(values, counts, strict=True)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiliconFile:
+class SiliconFile(Struct, frozen=True, kw_only=True):
     """One file of the package, by what it is about."""
 
     system: str

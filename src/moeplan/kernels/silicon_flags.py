@@ -6,7 +6,6 @@ Rows are marked, never dropped: a reader that fits leaves the unfit ones out, on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntFlag
 from functools import lru_cache
 from math import prod
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from moeplan.kinds import Array
@@ -59,8 +59,7 @@ UNFIT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class Floor(Struct, frozen=True, kw_only=True):
     """Rows that take no more than `factor` times the floor of their group.
 
     The floor is the quantile `at` of the times of the group's smallest tenth, by work / share.
@@ -73,8 +72,7 @@ class Floor:
     per: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outdone:
+class Outdone(Struct, frozen=True, kw_only=True):
     """Rows that take more than `factor` times as long as one with at least as much work, all else equal.
 
     Work grows with the columns `more` and shrinks with the columns `less`.
@@ -85,8 +83,7 @@ class Outdone:
     less: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """Which rows get a flag: every condition that is written must hold; of `shapes` any one."""
 
     flag: Literal["host-bound", "eager", "mislabelled", "other-work", "bad-tactic", "ungated", "unfused-top-k"]
@@ -124,8 +121,7 @@ class Rule:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SiliconFacts:
+class SiliconFacts(Struct, frozen=True, kw_only=True, eq=False):
     """silicon.yaml: the folder of each of our GPUs, and the rules."""
 
     systems: dict[str, str]

@@ -6,8 +6,9 @@ another type may mean another quantity. Text of column names is split at spaces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 Kind = Literal["text", "whole", "real", "yes_no"]
 
@@ -26,8 +27,7 @@ _UNUSED_TEXT: Final = "backend implementation"
 _UNUSED_REAL: Final = "power power_limit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """One column: its raw name and type; the name and unit it is given, and the factor that brings it there."""
 
     raw: str
@@ -40,8 +40,7 @@ class Column:
     time: bool = False  # a measured quantity, not an axis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class Schema(Struct, frozen=True, kw_only=True):
     """The folder under a system that holds a family's files, and the columns of <family>_perf.parquet."""
 
     folder: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError, suggestion
 
@@ -20,8 +21,7 @@ MEANING: Final[dict[Source, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSources:
+class KernelSources(Struct, frozen=True, kw_only=True):
     """Sources that may answer; they are asked in the order of SOURCES, but the user's table before all.
 
     engine: whose kernels come first where several were measured. strict: whether an operator that rests on an

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.kernels.origin import Origin
 from moeplan.kinds import Array, Real
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Surface:
+class Surface(Struct, frozen=True, eq=False):
     """Efficiency at the nodes of a grid; every axis in logarithms, ascending.
 
     Measured points need not form a grid: each series is a curve of its own, carried to the lines of all series by

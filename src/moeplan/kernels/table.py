@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import importlib
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.loading import build, read_mapping
@@ -16,8 +17,7 @@ SHORTEST, LONGEST = 1e-7, 10.0  # seconds of a kernel; beyond is a slip of the u
 LARGEST = 1e9  # of a column of a shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sidecar:
+class Sidecar(Struct, frozen=True, kw_only=True):
     """What stands beside a table: on what it was measured, with what, by whom, when, on what terms.
 
     cold_share: for a table measured with weights left in the L2 cache, the most of the roofline that a kernel is
@@ -50,8 +50,7 @@ class Sidecar:
             raise InputError(self.title, faults)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class Table(Struct, frozen=True, eq=False):
     """Rows of positive numbers by column, and their sidecar."""
 
     sidecar: Sidecar

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.choice import Chosen, chosen_fit
@@ -30,8 +31,7 @@ BEYOND = "outside its rows"
 NO_KERNEL = ("price", "tdp", "memory.capacity")  # figures of a GPU that no kernel's time depends on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timed:
+class Timed(Struct, frozen=True, kw_only=True, eq=False):
     """A kernel's time: parts as the fit has them, all divided by `speed`, which measured rows say; and how sure it is.
 
     tile: rows of the smallest tile. kernel: the fit's, as choices.yaml calls it. beyond: doublings (of ranks, of an
@@ -63,8 +63,7 @@ class Timed:
         return self.parts.floor / self.speed
 
 
-@dataclass(frozen=True, eq=False)
-class KernelTimes:
+class KernelTimes(Struct, frozen=True, eq=False, dict=True):
     """Answers how long a kernel of a given shape takes on one GPU.
 
     A fit says how long the kernel takes; a table of the same GPU, where there is one, corrects it to what was measured.

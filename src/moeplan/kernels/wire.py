@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError
 from moeplan.kernels.choice import choices, chosen_fit
@@ -34,8 +35,7 @@ REACHED: Final = 40 * 2**30 / 50e9  # share of its line that ConnectX-7 reaches,
 FARTHEST: Final = ("h200", "h100")  # whose rows of several nodes hold the others back that have none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
+class Fabric(Struct, frozen=True, kw_only=True):
     """per_node: GPUs that the scale-up link joins; nic_rate: bytes/s of NICs per GPU; nic_latency: of a NIC, s.
 
     leaf: GPUs under one switch; beyond it `oversubscription` of them share what one could send.
@@ -74,8 +74,7 @@ class Fabric:
         return self.nic_rate / np.maximum(self.oversubscription * leaves, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True, eq=False):
     """What one rank sends: copies of a token on average, and bytes that stay, cross the link, cross the NIC."""
 
     copies: Real
@@ -91,8 +90,7 @@ class Traffic:
         return self.link + self.nic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AllToAll:
+class AllToAll(Struct, frozen=True, kw_only=True, eq=False):
     """Its time, its bytes, and the SMs that it takes from what runs beside; none where the NIC works alone."""
 
     timed: Timed

@@ -6,9 +6,8 @@ divide by the same fraction, so a measured point comes back exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Real
 from moeplan.specs.gpu import Gpu
@@ -17,8 +16,7 @@ from moeplan.specs.precision import Format
 OUTPUT_BYTES = 2.0  # kernels write bf16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Work:
+class Work(Struct, frozen=True, kw_only=True, eq=False):
     """One kernel: flops on tensor cores, bytes of memory traffic, both scalars or arrays."""
 
     flops: Real
@@ -41,8 +39,7 @@ def grouped_gemm_work(*, rows: Real, groups: Real, n: int, k: int, weights: Form
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AttentionWork:
+class AttentionWork(Struct, frozen=True, kw_only=True, eq=False):
     """Attention of one layer: the two GEMMs' FLOP apart, vector operations of softmax, bytes of cache read."""
 
     score_flops: Real

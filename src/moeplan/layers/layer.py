@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Real
 from moeplan.layers.attention import attention_back, attention_front
@@ -19,8 +19,7 @@ from moeplan.specs.deployment import ALL_REDUCE
 StageName = Literal["attention_front", "attention_back", "dispatch", "shared", "routed", "combine", "dense"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stage:
+class Stage(Struct, frozen=True, eq=False):
     """Operators that run one after another on one lane."""
 
     name: StageName
@@ -45,8 +44,7 @@ class Stage:
         return taken / np.maximum(self.seconds, np.finfo(float).tiny)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layer:
+class Layer(Struct, frozen=True, eq=False):
     """The stages of a layer, by name; a dense layer has no dispatch, shared, routed and combine."""
 
     stages: dict[StageName, Stage]

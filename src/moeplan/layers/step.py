@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moeplan.kinds import Real
 from moeplan.ops.machine import Machine
@@ -13,8 +15,7 @@ from moeplan.specs.deployment import LOW_LATENCY, Precision, RoutedLoads, is_all
 from moeplan.specs.model import Attention, Mla, ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Step:
+class Step(Struct, frozen=True, kw_only=True, eq=False):
     """batch requests of q_len new tokens each on one attention rank of tp GPUs, context cached tokens.
 
     Scalars or arrays on open axes, but for tp and moe_tp. ep, moe_tp, exchange: as in Deployment.

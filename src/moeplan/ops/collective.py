@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kernels.origin import Origin, worst
 from moeplan.kernels.times import Timed
@@ -37,8 +37,7 @@ def reduce_scatter(name: str, machine: Machine, *, bytes_: Real, ranks: Real) ->
     return _collective(name, machine, "reduce-scatter", bytes_=bytes_, ranks=ranks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Inside:
+class _Inside(Struct, frozen=True, kw_only=True, eq=False):
     """Start and wire inside one scale-up domain, s; timed: where they come from, None for the general figures."""
 
     start: Real

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moeplan.kernels.fit import FitError
 from moeplan.kernels.origin import Origin
@@ -14,8 +16,7 @@ Resource = Literal["compute", "memory", "vector", "network", "floor"]
 Lane = Literal["compute", "network"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True, eq=False):
     """Seconds of an operator and what they are made of; scalars or arrays on open axes.
 
     parts: seconds that each resource alone would take; the largest binds. efficiencies: the fraction of a resource's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moeplan.kernels.library import KernelLibrary
 from moeplan.kernels.sources import ALL, KernelSources
@@ -10,8 +10,7 @@ from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Machine:
+class Machine(Struct, frozen=True, eq=False):
     """A cluster with its kernel library."""
 
     cluster: Cluster

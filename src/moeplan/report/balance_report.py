@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.explain.balance_observed import Observed
 from moeplan.explain.balance_worth import SCENARIOS, Gain, RowsPerExpert, SkewParts
@@ -23,8 +23,7 @@ SHOWN_LAYERS = 6
 SHOWN_LAGS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Balanced:
+class Balanced(Struct, frozen=True, kw_only=True, eq=False):
     """What `moeplan balance` found.
 
     before, after: maps; start: what `before` is; bound: of any placement over the mean, (layers,); seconds: CPU time

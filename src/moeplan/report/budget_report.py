@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,7 +67,7 @@ def budget_content(
 ) -> Json:
     """All of it, the chains as columns over the batches asked."""
     chains, cluster, precision = answer.chains, predictor.machine.cluster, deployment.precision
-    columns = {field.name: getattr(chains, field.name) for field in dataclasses.fields(chains)}
+    columns = {name: getattr(chains, name) for name in chains.__struct_fields__}
     hiding = gain_of_hiding(chains.wire_share)
     return {
         "question": {
@@ -126,7 +125,7 @@ def _shown(chains: FourChains, point: OperatingPoint) -> FourChains:
         marks |= {float(place.batch) for place in (point.at, point.best) if place is not None}
         marks |= {float(limit) for limit in (point.promise, point.memory)}
         kept = np.isin(batch, list(marks))
-        columns = {field.name: getattr(chains, field.name)[kept] for field in dataclasses.fields(chains)}
+        columns = {name: getattr(chains, name)[kept] for name in chains.__struct_fields__}
         return FourChains(**columns)
     return chains
 

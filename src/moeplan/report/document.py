@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from moeplan import __version__
 from moeplan.engines.emit.sglang import LaunchCommand, sglang_command
@@ -35,9 +36,9 @@ def document(kind: str, content: Mapping[str, Any]) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy scalars and arrays, tuples and dataclasses into what JSON has; NaN and infinity become null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    """Turn numpy scalars and arrays, tuples and structs into what JSON has; NaN and infinity become null."""
+    if isinstance(value, Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -102,7 +103,7 @@ def prediction_content(prediction: Prediction, *, explain: bool = False) -> Json
         },
         "experts": _experts(prediction),
         "memory": {
-            **{field.name: getattr(prediction.memory, field.name) for field in dataclasses.fields(prediction.memory)},
+            **asdict(prediction.memory),
             "total": prediction.memory.total,
             "free": prediction.memory.free,
             "fits": prediction.fits,

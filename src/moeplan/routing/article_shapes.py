@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Real
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ArticleShapes:
+class ArticleShapes(Struct, frozen=True, kw_only=True, eq=False):
     """What the article says of one rank in one step; scalars or arrays."""
 
     tokens_per_rank: Real  # eq. 1

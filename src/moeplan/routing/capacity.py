@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array, Real
@@ -15,8 +15,7 @@ from moeplan.routing.row_law import RowLaws, row_laws
 MOST_FACTOR = 1e6  # far above E / top_k, where nothing is dropped any more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Capacity:
+class Capacity(Struct, frozen=True, kw_only=True, eq=False):
     """limit: rows an expert takes at most; dropped: expected rows over it, of tokens · top_k; full: experts over it."""
 
     limit: Real

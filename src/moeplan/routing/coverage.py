@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array, Real
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLimit:
+class GroupLimit(Struct, frozen=True, kw_only=True):
     """A token first takes `taken` of `count` equal groups of experts, all alike, then its experts inside them.
 
     1 of 1 is no limit. It leaves each expert's probability at top_k / experts, and so coverage and every expert's rows;

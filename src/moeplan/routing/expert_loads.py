@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
@@ -15,8 +15,7 @@ MOST_LOAD = 1e30  # of an expert in a window; sums of larger ones leave the rang
 MOST_WINDOWS = 256  # held at once: longer records are summed over neighbouring windows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExpertLoads:
+class ExpertLoads(Struct, frozen=True, kw_only=True, eq=False):
     """windows: (windows, layers, experts), in any unit; layers: the number of every layer in its model.
 
     source: where they come from; merged: how many recorded windows make one here. A layer without any load is allowed:

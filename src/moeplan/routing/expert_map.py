@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
@@ -13,8 +12,7 @@ from moeplan.kinds import Array
 Whole = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExpertMap:
+class ExpertMap(Struct, frozen=True, kw_only=True, eq=False):
     """expert: (layers, slots), rank by rank, as many slots on each; a token takes a replica of its expert at random.
 
     Raises InputError when the slots do not divide over the ranks, there is no such expert, or one has no slot.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
@@ -15,8 +14,7 @@ from moeplan.routing.expert_map import ExpertMap, Whole
 LEAST_GAIN = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """bytes/s into or out of one GPU: scale_up inside a node of gpus_per_node GPUs, network between nodes."""
 
     scale_up: float
@@ -24,8 +22,7 @@ class Rates:
     gpus_per_node: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveCost:
+class MoveCost(Struct, frozen=True, kw_only=True):
     """moves: experts that ranks load, of them `inside` from a rank of their node; bytes and seconds of all layers.
 
     seconds: of the busiest link of the busiest GPU, inside and between nodes at once, nothing else on them.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.kinds import Array, Real
@@ -14,8 +14,7 @@ from moeplan.routing.row_law import SIDE, Largest, RowLaws
 Whole = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Extreme:
+class Extreme(Struct, frozen=True, kw_only=True, eq=False):
     """Mean, median and 99th percentile of a largest number of rows; standard_error: of a Monte Carlo mean, else 0."""
 
     mean: Real

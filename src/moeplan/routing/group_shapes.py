@@ -7,10 +7,10 @@ top_k distinct experts with given probabilities, so an expert's rows are binomia
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError, together
 from moeplan.kinds import Array, Real
@@ -27,8 +27,7 @@ from moeplan.routing.popularity import popularity as read_popularity
 from moeplan.routing.step_rows import DEFAULT_DRAWS, StepRows, step_rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GroupShapes:
+class GroupShapes(Struct, frozen=True, kw_only=True, eq=False):
     """One step of a grouped GEMM over an EP group; scalars, or arrays over batch, q_len and ep.
 
     held: what stays fixed when ep moves, «batch per rank» or «global batch». A slot is an expert or a replica of one; a
@@ -137,8 +136,7 @@ def group_shapes(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Grid:
+class _Grid(Struct, frozen=True, kw_only=True):
     """The points one after another, and the shape that they fill; batch per rank."""
 
     shape: tuple[int, ...]
@@ -171,13 +169,13 @@ def _heat(law: str | Sequence[float] | Array | Popularity, experts: int, top_k: 
 def _stacked(points: list[StepRows], shape: tuple[int, ...]) -> dict[str, Any]:
     """The fields of every point as arrays of this shape, or as floats."""
     result: dict[str, Any] = {}
-    for field in fields(StepRows):
-        values = [getattr(point, field.name) for point in points]
+    for name in StepRows.__struct_fields__:
+        values = [getattr(point, name) for point in points]
         if isinstance(values[0], Extreme):
-            parts = {part.name: _shaped([getattr(one, part.name) for one in values], shape) for part in fields(Extreme)}
-            result[field.name] = Extreme(**parts)
+            parts = {part: _shaped([getattr(one, part) for one in values], shape) for part in Extreme.__struct_fields__}
+            result[name] = Extreme(**parts)
         else:
-            result[field.name] = _shaped(values, shape)
+            result[name] = _shaped(values, shape)
     return result
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
@@ -18,8 +18,7 @@ from moeplan.routing.popularity import Popularity
 Whole = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SlotMix:
+class SlotMix(Struct, frozen=True, kw_only=True, eq=False):
     """Slots of a rank: `times` of each law in `laws`; as many `ranks` hold just the same.
 
     correlation: mean one between the rows of two slots, below 0 as top_k is shared, above it inside a group of a limit.
@@ -31,8 +30,7 @@ class SlotMix:
     correlation: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True, eq=False):
     """Slots and ranks that are alike are one law.
 
     slot_chance: (slot laws,) probability that a token adds a row; slot_times: how many slots have it. rank_chance:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array, Real
@@ -19,8 +19,7 @@ AS_BUSY = 0.95  # of the most rows that a rank expects: of such ranks the one th
 PLACES = 4  # points between two of those for what is cheap: how many slots are active
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BusiestRank:
+class BusiestRank(Struct, frozen=True, kw_only=True, eq=False):
     """Means over the layers, by tokens of the EP group.
 
     imbalance: rows over the mean rank's, sampling included; active: slots with a row; placed: rows over the mean for
@@ -43,8 +42,7 @@ class BusiestRank:
         return (imbalance, active) if np.ndim(tokens) else (float(imbalance), float(active))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoadedRanks:
+class LoadedRanks(Struct, frozen=True, kw_only=True, eq=False):
     """Loads over the experts of a model, for any number of ranks and slots; what is worked out is kept.
 
     chance: (layers, experts), the probability that a token goes to an expert, Σ = top_k in every layer with load.

@@ -5,10 +5,10 @@ Rows are independent problems (a layer, or a layer on a node); every step treats
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.kinds import Array
@@ -19,8 +19,7 @@ LEAST_GAIN = 1e-9
 PAIRS_UP_TO = 5  # slots per rank: with more, single exchanges already come within a fraction of a percent
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Packed:
+class Packed(Struct, kw_only=True, eq=False):
     """expert: (rows, ranks, slots of a rank); load: the same, of each replica; filled: (rows, ranks), their sum."""
 
     expert: Whole

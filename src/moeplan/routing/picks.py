@@ -8,10 +8,10 @@ chance. A product of polynomials Π (1 − o_e + o_e z) counts picks: no approxi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
@@ -26,8 +26,7 @@ ACCEPTED = 1e-6  # close to what no law can reach the steps become short
 EDGE = 1e-12  # of log-odds that are compared
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Picks:
+class Picks(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """bias: (groups, experts of a group), o_e of the coin of each expert, whose odds are w_e."""
 
     bias: Array

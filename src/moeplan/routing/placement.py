@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.errors import Fault, InputError
@@ -18,8 +18,7 @@ PlacementName = Literal["in order", "shuffled", "balanced"]
 Whole = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True, eq=False):
     """expert and rank: of every slot, (slots,), rank by rank; a token takes a replica of its expert at random."""
 
     name: str

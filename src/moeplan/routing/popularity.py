@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError, suggestion
 from moeplan.kinds import Array
@@ -15,8 +16,7 @@ SPREAD = 200.0  # most over least popular of power_law: 2 / 0.01, the loads that
 LAWS = ("uniform", "zipf", "power_law")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Popularity:
+class Popularity(Struct, frozen=True, kw_only=True, eq=False):
     """Probability p_e that one token goes to expert e: (experts,), each in [0, 1], Σ p_e = top_k exactly.
 
     clipped: experts whose weight asked for more than every token; they stand at 1, and what is over went to the others

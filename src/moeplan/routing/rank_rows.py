@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Array, Real
 from moeplan.routing.expert_map import ExpertMap
@@ -13,8 +12,7 @@ ALONE, GROUPS = 32, 48  # ranks that count one by one, and groups of the others,
 REACH, POINTS = 9.0, 48  # standard deviations around the means, and points on them, of the integral for the largest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankRows:
+class RankRows(Struct, frozen=True, kw_only=True, eq=False):
     """Of a step, in arrays over the axes of tokens, then layers; `active` over ranks as well.
 
     mean: rows of a rank; expected: of the rank that expects most; busiest: mean of the most rows of any rank, sampling

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.kinds import Array
@@ -16,8 +16,7 @@ LEAST_WIDTH = 64
 FAR = 20.0  # rows beyond SIDE deviations that a rare event may reach: P(Poisson(0.01) > 20) is 1e-62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Largest:
+class Largest(Struct, frozen=True, kw_only=True, eq=False):
     """P(largest ≤ first + n): `below` has the better mean, `tail` the better quantiles.
 
     tail is no less than 1 − Σ P(rows > x), a bound that holds however the laws lean on each other, and is met far out.
@@ -28,8 +27,7 @@ class Largest:
     tail: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowLaws:
+class RowLaws(Struct, frozen=True, kw_only=True, eq=False):
     """P(rows ≤ first + n) of several laws: below (laws, width), first (laws,)."""
 
     first: Whole

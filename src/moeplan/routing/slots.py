@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array, Real
 from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Slots:
+class Slots(Struct, frozen=True, kw_only=True, eq=False):
     """`total` expert slots over `ep` ranks; scalars or arrays.
 
     When ep does not divide total, the first `full_ranks` ranks hold `per_full_rank` slots and the others one less;
@@ -62,8 +61,7 @@ def deal(experts: int, ep: Real, redundant: Real | None = None) -> Slots:
     return Slots(experts=experts, ep=ep, total=total + 0 * ep)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExpertLoad:
+class ExpertLoad(Struct, frozen=True, kw_only=True, eq=False):
     """What the fullest rank computes in one layer: rows over the active ones of its slots."""
 
     rows: Real

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Array
 from moeplan.routing.capacity import capacity_limit, over
@@ -17,8 +17,7 @@ from moeplan.routing.row_law import Largest, RowLaws, row_laws
 DEFAULT_DRAWS = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepRows:
+class StepRows(Struct, frozen=True, kw_only=True, eq=False):
     """The fields that `GroupShapes` documents, for one point."""
 
     active: float

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array, Real
@@ -77,8 +77,7 @@ def pad_time(rows: Real, tile: int, *, ridge: Real, bytes_per_parameter: float) 
     return result if np.ndim(result) else float(result)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Waves:
+class Waves(Struct, frozen=True, kw_only=True, eq=False):
     """Tiles in waves of one per SM: how many waves, the share of the SMs busy in the last, and in all of them."""
 
     tiles: Real
@@ -104,8 +103,7 @@ def grouped_tiles(row_tiles: Real, *, columns: int, tile_columns: int) -> Real:
     return row_tiles * -(-columns // tile_columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Strategy:
+class Strategy(Struct, frozen=True, kw_only=True, eq=False):
     """A way to run experts of unequal rows.
 
     capturable: whether a CUDA graph can hold it, which needs static shapes. memory_rows: rows of memory per expert.

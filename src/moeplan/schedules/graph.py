@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
+
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.schedule import After, Lane, Run, Schedule, TaskStage
@@ -24,8 +25,7 @@ BEFORE: dict[TaskStage, tuple[TaskStage, ...]] = {
 FIRST: TaskStage = "attention_front"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True):
     """A stage, or one of its equal parts, of one micro-batch and layer."""
 
     lane: Lane
@@ -36,8 +36,7 @@ class Task:
     parts: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Struct, frozen=True, kw_only=True):
     """Tasks in an order in which they can run, network first; by index of a task, all that it waits for.
 
     after: the tasks whose ends it starts at, those left out that another of them waits for. ancestors: all before it.

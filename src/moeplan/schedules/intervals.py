@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moeplan.layers.layer import Layer
 from moeplan.schedules.scheduler import simulate
@@ -11,8 +11,7 @@ from moeplan.schedules.timeline import stage_times
 from moeplan.specs.schedule import Lane, TaskStage, schedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """A task of a steady layer: seconds from where the picture starts; micro-batches count from 1.
 
     layer: 1 where it is already of the next layer. alone: seconds that it takes when the network takes no SMs.

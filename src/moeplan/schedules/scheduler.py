@@ -6,9 +6,9 @@ All times are scalars or arrays on open axes: which task waits for which does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Real
 from moeplan.schedules.graph import Graph, Task
@@ -18,8 +18,7 @@ Times = Mapping[TaskStage, Real]
 NEVER = 1e-30  # share of the SMs that is left beside a task that takes them all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Span:
+class Span(Struct, frozen=True, kw_only=True, eq=False):
     """When a task runs, in seconds."""
 
     task: Task

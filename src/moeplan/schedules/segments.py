@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.kinds import Real
 from moeplan.schedules.graph import Graph, unroll
@@ -19,8 +20,7 @@ UNMET_LAYERS = 8  # where lanes never meet
 Amounts = tuple[tuple[TaskStage, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True, eq=False):
     """Tasks between two moments at which nothing runs; count: how often a layer has it, micro-batches exchanged.
 
     compute, network: how much of each stage it has. pair: one network task, and compute that need not wait for it.
@@ -65,8 +65,7 @@ class Segment:
         return {stage: np.maximum(time - work, share * time)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Period:
+class Period(Struct, frozen=True, kw_only=True, eq=False):
     """One steady layer: its segments in order, and the graph of all its tasks from a moment at which nothing runs.
 
     Where lanes never meet there are no segments, and the graph is of UNMET_LAYERS layers.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Real
 from moeplan.layers.layer import Layer, StageName
@@ -16,8 +16,7 @@ from moeplan.specs.schedule import ON_NETWORK, Schedule, TaskStage, schedule
 DOWN = "routed_down"  # the operator that a combine may run beside
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True, eq=False):
     """seconds of a layer over all its micro-batches; exposed: seconds by stage that nothing hides.
 
     A compute stage is exposed for as long as it takes alone; what the network slows it by is the network's.

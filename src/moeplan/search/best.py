@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moeplan.kinds import Array
 from moeplan.predict import Prediction, Predictor, dispatchable
@@ -19,8 +20,7 @@ Progress = Callable[[int, int], None]
 TIE = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """The winner on one cluster: its prediction in full, how many were tried, and what stops a larger batch.
 
     front: what no other deployment beats in both speed per user and throughput per GPU, among those that fit in memory.
@@ -35,8 +35,7 @@ class Found:
     complete: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class Missed(Struct, frozen=True, kw_only=True):
     """Nothing meets the constraints: the nearest misses.
 
     fastest: the configuration that fits with the most tokens per second per user, None when none fits; leanest: the
@@ -50,8 +49,7 @@ class Missed:
     complete: bool = True
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     """What is kept of the pieces walked so far."""
 
     tried: int = 0

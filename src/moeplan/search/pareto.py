@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from moeplan.kinds import Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontPoint:
+class FrontPoint(Struct, frozen=True, kw_only=True):
     """One deployment on the front. redundant: expert slots, where their number was searched or named."""
 
     tps_per_user: float

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from moeplan.predict import Prediction
 from moeplan.specs.deployment import Deployment, fewest_redundant, most_redundant

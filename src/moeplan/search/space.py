@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError
 from moeplan.kinds import Array
@@ -27,8 +28,7 @@ from moeplan.specs.spread import EVERYWHERE, Spread, spreads
 PIECE = 65_536  # configurations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     """Every combination of these is tried.
 
     counts: GPUs of one instance; batches: requests per GPU; drafts: MTP drafts per step; each ascending. layouts: names

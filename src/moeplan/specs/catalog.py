@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError, UnknownName, together
 from moeplan.specs.cluster import Cluster, Nic
@@ -24,8 +26,7 @@ _SUFFIXES = {"gpus": (".yaml", ".yml"), "nics": (".yaml", ".yml"), "clusters": (
 ENVIRONMENT = "MOEPLAN_DATA"
 
 
-@dataclass(frozen=True)
-class Catalog:
+class Catalog(Struct, frozen=True):
     """Folders that hold gpus/, nics/, clusters/, models/ and kernels/; the first that has a name wins."""
 
     roots: tuple[Path, ...]

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Struct, field
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.gpu import Gpu
-from moeplan.specs.loading import quantity
 
 Driver = Literal["ibgda", "mori"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nic:
+class Nic(Struct, frozen=True, kw_only=True):
     """A network card: line rate and the one-way rate that large messages reach, bytes/s; latency of a message, s.
 
     gpu_initiated: libraries by which GPUs post messages to it themselves, none where a CPU must; None: not stated.
     """
 
     name: str
-    line_rate: float = quantity("B/s")
-    effective_rate: float = quantity("B/s")
-    latency: float = quantity("s")
+    line_rate: Annotated[float, "B/s"]
+    effective_rate: Annotated[float, "B/s"]
+    latency: Annotated[float, "s"]
     gpu_initiated: tuple[Driver, ...] | None = None
     sources: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)
@@ -39,8 +38,7 @@ class Nic:
             raise InputError(self.name, faults)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """GPUs in nodes: nics_per_node cards shared by gpus_per_node GPUs.
 
     leaf_nodes: nodes under one switch, which reach each other at the rate of their NICs; beyond it `oversubscription`

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFile:
+class ClusterFile(Struct, frozen=True, kw_only=True):
     """A cluster as written in YAML: names instead of things."""
 
     name: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError, UnknownName, Unsupported
 from moeplan.kinds import Real
@@ -29,8 +30,7 @@ def is_all_to_all(exchange: str) -> bool:
     return exchange not in (ALL_GATHER, ALL_REDUCE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
+class Acceptance(Struct, frozen=True, kw_only=True):
     """How many drafts survive: rates[i] = share of steps in which draft i + 1 is accepted (then all before it are)."""
 
     rates: tuple[float, ...]
@@ -72,8 +72,7 @@ class Acceptance:
 NO_DRAFTS: Final = Acceptance(rates=(), source="nothing is drafted")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
+class Precision(Struct, frozen=True, kw_only=True):
     """Formats by kind of tensor: expert weights, other linear weights, the attention core, the KV cache.
 
     attention_linear and attention_output: attention's projections, which some checkpoints keep in another format.
@@ -150,8 +149,7 @@ class RoutedLoads(Protocol):
         """Rows of the busiest rank over the mean, and its active slots, with `tokens` tokens of the EP group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class Deployment(Struct, frozen=True, kw_only=True):
     """dp attention ranks of tp GPUs each; experts over ep ranks, each expert over moe_tp GPUs: dp·tp = ep·moe_tp GPUs.
 
     batch: requests per DP rank in a step; drafts: MTP drafts per step, q_len = 1 + drafts; context: cached tokens per

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.gpu import EDITED
-from moeplan.specs.loading import convert
+from moeplan.specs.loading import convert, struct_fields, with_unit
 
 T = TypeVar("T")
 Target = Literal["gpu", "nic", "model", "cluster"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """One edit as written: what it edits, the path inside, the new value as text."""
 
     target: Target
@@ -65,7 +65,7 @@ def edited(thing: T, target: Target, edits: Sequence[Edit]) -> T:
     if faults:
         raise InputError("--set", faults)
     try:
-        return typing.cast(T, dataclasses.replace(typing.cast(Any, thing)))  # the rules hold for all edits together
+        return typing.cast(T, replace(typing.cast(Any, thing)))  # the rules hold for all edits together
     except InputError as error:
         raise InputError("--set", error.faults) from error
 
@@ -88,13 +88,13 @@ def _resolve(thing: object, edit: Edit, faults: list[Fault]) -> str | None:
 
 
 def _paths(thing: object, prefix: str = "") -> Iterator[str]:
-    """Every path to a single value inside a spec: nested dataclasses and dictionaries of figures."""
-    assert dataclasses.is_dataclass(thing)
-    for field in dataclasses.fields(thing):
-        value, path = getattr(thing, field.name), f"{prefix}{field.name}"
-        if field.name in ("sources", "assumed", "slug", "name", "edited"):
+    """Every path to a single value inside a spec: nested structs and dictionaries of figures."""
+    assert isinstance(thing, Struct)
+    for name in thing.__struct_fields__:
+        value, path = getattr(thing, name), f"{prefix}{name}"
+        if name in ("sources", "assumed", "slug", "name", "edited"):
             continue
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, Struct):
             yield from _paths(value, f"{path}.")
         elif isinstance(value, dict):
             yield from (f"{path}.{key}" for key in value)
@@ -105,9 +105,7 @@ def _paths(thing: object, prefix: str = "") -> Iterator[str]:
 def _replace(thing: Any, path: list[str], edit: Edit, faults: list[Fault]) -> Any:
     name, *rest = path
     value = getattr(thing, name)
-    field = next(field for field in dataclasses.fields(thing) if field.name == name)
-    hint = typing.get_type_hints(type(thing))[name]
-    dimension = field.metadata.get("dimension")
+    hint, dimension = with_unit(struct_fields(thing.__class__)[name].type)
     where, before = f"{edit.target}.{edit.path}", len(faults)
     new: Any
     if isinstance(value, dict):
@@ -122,7 +120,7 @@ def _replace(thing: Any, path: list[str], edit: Edit, faults: list[Fault]) -> An
 def _unchecked(thing: Any, name: str, value: Any) -> Any:
     """A copy with another value in one field, its rules not yet looked at."""
     changed = copy.copy(thing)
-    object.__setattr__(changed, name, value)
+    force_setattr(changed, name, value)
     return changed
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError, UnknownName
 from moeplan.specs.cluster import Cluster
@@ -23,8 +24,7 @@ AUTO: Final = "auto"  # the first by `order` that a cluster can have
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "exchanges"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchange:
+class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     """Read from data/exchanges/*.yaml.
 
     mode: low-latency sends top_k messages per token; normal sends a token once per node and rank; one domain once per

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Struct, field
 
 from moeplan.errors import Fault, InputError, Unsupported, suggestion
-from moeplan.specs.loading import quantity
 
 PRECISIONS = ("bf16", "fp8", "fp4", "int8")
 USUAL_SMS = 132  # of H100, H200, H800
@@ -14,25 +14,22 @@ EDITED = "set by hand"  # why a figure is assumed that was given on the command 
 AttentionOverlap = Literal["none", "two-stage", "three-stage"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """Device memory: capacity in bytes, bandwidth in bytes/s; `capacity_is` says who states the capacity."""
 
-    capacity: float = quantity("B")
-    bandwidth: float = quantity("B/s")
+    capacity: Annotated[float, "B"]
+    bandwidth: Annotated[float, "B/s"]
     capacity_is: Literal["reported", "nominal"] = "nominal"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleUp:
+class ScaleUp(Struct, frozen=True, kw_only=True):
     """The link between GPUs of one domain (NVLink, xGMI): bytes/s in one direction per GPU, GPUs per domain."""
 
-    bandwidth: float = quantity("B/s")
+    bandwidth: Annotated[float, "B/s"]
     domain: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """One accelerator; every figure with its source, SI base units.
 
     compute: dense FLOP/s per precision (bf16, fp8, fp4, int8). A precision that is not there is not available, unless
@@ -46,16 +43,16 @@ class Gpu:
     vendor: str
     architecture: str
     memory: Memory
-    compute: dict[str, float] = quantity("FLOP/s")
-    vector_rate: float = quantity("op/s")
+    compute: Annotated[dict[str, float], "FLOP/s"]
+    vector_rate: Annotated[float, "op/s"]
     attention_overlap: AttentionOverlap
     substitutes: dict[str, str] = field(default_factory=dict)
     scale_up: ScaleUp | None = None
     sms: int | None = None
-    l2: float | None = quantity("B", default=None)
+    l2: Annotated[float | None, "B"] = None
     gpus_per_node: int = 8
-    tdp: float | None = quantity("W", default=None)
-    price: float | None = quantity("USD/h", default=None)
+    tdp: Annotated[float | None, "W"] = None
+    price: Annotated[float | None, "USD/h"] = None
     sources: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)
     slug: str = ""  # the name of its file, by which kernel tables are found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError, Unsupported, suggestion
 from moeplan.specs.hf_families import FAMILIES, Architecture

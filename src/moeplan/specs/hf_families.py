@@ -7,8 +7,10 @@ family uses (Qwen3-MoE has an intermediate_size that no layer uses; an MLA confi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.specs.hf_fields import MOST_LAYERS, Fields
 from moeplan.specs.model import Attention, Experts, Gqa, LayerGroup, Mla
@@ -16,8 +18,7 @@ from moeplan.specs.model import Attention, Experts, Gqa, LayerGroup, Mla
 QkNorm = Literal["none", "head", "layer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Architecture:
+class Architecture(Struct, frozen=True, kw_only=True, eq=False):
     """What a family function finds; layers: one entry (of count 1) per main layer, in order."""
 
     layers: tuple[LayerGroup, ...]
@@ -27,8 +28,7 @@ class Architecture:
     mtp_layers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """How to read a family, and which `architectures` name it."""
 
     read: Callable[[Fields], Architecture]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.specs.hf_families import Architecture
 from moeplan.specs.hf_fields import Fields, short
@@ -27,8 +29,7 @@ def base_format(fields: Fields) -> str:
     return _DTYPES[fields.word(key, names, default="bfloat16").removeprefix("torch.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scheme:
+class Scheme(Struct, frozen=True, kw_only=True, eq=False):
     """A storage format, the modules that keep the base format, and the key that lists them."""
 
     weights: str

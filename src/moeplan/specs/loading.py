@@ -1,17 +1,18 @@
-"""YAML or JSON text -> frozen dataclass, strictly: every fault at once, each with its path and a suggestion."""
+"""YAML or JSON text -> frozen struct, strictly: every fault at once, each with its path and a suggestion."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import types
 import typing
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields, replace
 
 from moeplan import units
 from moeplan.errors import Fault, InputError, suggestion
@@ -19,16 +20,6 @@ from moeplan.errors import Fault, InputError, suggestion
 T = TypeVar("T")
 SIGNED = "signed"
 HUGE = 1e24  # no device, model or workload has a figure above this; a larger one is a slip of the pen
-
-
-def quantity(dimension: str, **kwargs: Any) -> Any:
-    """Declare a dataclass field that is written as text with a unit and held as float in SI base units."""
-    return dataclasses.field(metadata={"dimension": dimension}, **kwargs)
-
-
-def signed_number(**kwargs: Any) -> Any:
-    """Declare a dataclass field that holds a plain number of either sign."""
-    return dataclasses.field(metadata={"dimension": SIGNED}, **kwargs)
 
 
 class _UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
@@ -88,29 +79,38 @@ def parse_mapping(text: str, where: str) -> dict[str, Any]:
 
 
 def build(cls: type[T], content: Mapping[str, Any], where: str) -> T:
-    """Build the dataclass from a mapping.
+    """Build the struct from a mapping.
+
+    A field `Annotated[float, "B/s"]` is written as text with a unit and held in SI base units;
+    `Annotated[float, SIGNED]` is a plain number of either sign.
 
     Raises InputError that names every unknown, missing, ill-typed, negative or non-finite entry.
     """
     faults: list[Fault] = []
-    result = _build(cls, content, "", faults)
+    result = _build(typing.cast(type[Struct], cls), content, "", faults)
     if faults:
         raise InputError(where, faults)
     return typing.cast(T, result)
 
 
 @lru_cache(maxsize=256)
-def _hints(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields; a file holds many of one class."""
-    return typing.get_type_hints(cls)
+def struct_fields(cls: type[Struct]) -> dict[str, FieldInfo]:
+    """The fields of a struct with their resolved types; a file holds many of one class."""
+    return {field.name: field for field in fields(cls)}
 
 
-def _build(cls: type, content: Any, path: str, faults: list[Fault]) -> Any:
+def with_unit(hint: Any) -> tuple[Any, str | None]:
+    """A field's type without its annotation, and the unit that the annotation names."""
+    if typing.get_origin(hint) is Annotated:
+        return hint.__origin__, hint.__metadata__[0]
+    return hint, None
+
+
+def _build(cls: type[Struct], content: Any, path: str, faults: list[Fault]) -> Any:
     if not isinstance(content, Mapping):
         faults.append(Fault(path or "top level", f"holds {content!r}, wanted a mapping"))
         return None
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-    hints = _hints(cls)
+    fields = struct_fields(cls)
     for key in content:
         if key not in fields:
             fix = suggestion(str(key), fields) or f"allowed: {', '.join(fields)}"
@@ -118,10 +118,10 @@ def _build(cls: type, content: Any, path: str, faults: list[Fault]) -> Any:
     values = {}
     for name, field in fields.items():
         here = _join(path, name)
+        hint, unit = with_unit(field.type)
         if name in content:
-            values[name] = convert(hints[name], content[name], here, field.metadata.get("dimension"), faults)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            unit = field.metadata.get("dimension")
+            values[name] = convert(hint, content[name], here, unit, faults)
+        elif field.required:
             unit = "1" if unit == SIGNED else unit
             example = f"write for example «{name}: {units._EXAMPLES[unit]}»" if unit else f"add «{name}: …»"
             faults.append(Fault(here, "is missing", example))
@@ -130,7 +130,7 @@ def _build(cls: type, content: Any, path: str, faults: list[Fault]) -> Any:
     try:
         return cls(**values)
     except InputError as error:  # a rule between fields
-        faults.extend(dataclasses.replace(fault, path=_join(path, fault.path)) for fault in error.faults)
+        faults.extend(replace(fault, path=_join(path, fault.path)) for fault in error.faults)
         return None
 
 
@@ -143,8 +143,8 @@ def convert(hint: Any, value: Any, path: str, dimension: str | None, faults: lis
         return convert(next(a for a in args if a is not type(None)), value, path, dimension, faults)
     if dimension is not None and hint is float:
         return _quantity(value, dimension, path, faults)
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type, hint), value, path, faults)
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return _build(hint, value, path, faults)
     if origin is Literal:
         if value not in args:
             fix = suggestion(str(value), map(str, args)) or f"one of {', '.join(map(str, args))}"

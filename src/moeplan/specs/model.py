@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mla:
+class Mla(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2): one latent of kv_lora_rank + qk_rope_head_dim per token and layer."""
 
     heads: int
@@ -30,8 +30,7 @@ class Mla:
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gqa:
+class Gqa(Struct, frozen=True, kw_only=True):
     """Grouped-query attention: kv_heads pairs of K and V of head_dim per token and layer."""
 
     heads: int
@@ -46,8 +45,7 @@ class Gqa:
 Attention = Mla | Gqa
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(Struct, frozen=True, kw_only=True):
     """The sparse FFN: `count` routed experts of `width`, top_k per token; shared experts of shared_width in all.
 
     n_group and topk_group: a token may only go to topk_group of n_group groups (1 and 1: no limit).
@@ -64,8 +62,7 @@ class Experts:
     expert_bias: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerGroup:
+class LayerGroup(Struct, frozen=True, kw_only=True):
     """`count` layers of one kind; window: keys an attention layer sees at most, None for all."""
 
     count: int
@@ -73,8 +70,7 @@ class LayerGroup:
     window: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightFormats:
+class WeightFormats(Struct, frozen=True, kw_only=True):
     """Storage format of each kind of weight; norms and router stay in bf16."""
 
     experts: str = "bf16"
@@ -85,8 +81,7 @@ class WeightFormats:
     embedding: str = "bf16"  # embedding and head
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True, kw_only=True):
     """A decoder-only language model, dense or sparse.
 
     layers: the main layers only; mtp_layers: extra multi-token-prediction modules shipped with the weights.

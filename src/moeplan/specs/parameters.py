@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Real
 from moeplan.specs.model import Attention, Experts, Gqa, Mla, ModelSpec
@@ -14,8 +14,7 @@ from moeplan.specs.precision import bytes_per_weight
 CacheLayout = Literal["latent", "expanded"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
+class Module(Struct, frozen=True, kw_only=True):
     """Weights of one kind: matrices (which a format quantises), the rest (norms, biases) in bf16, a few in fp32."""
 
     matrices: float = 0.0
@@ -90,8 +89,7 @@ def router_module(experts: Experts, hidden: int) -> Module:
     return Module(rest=experts.count * hidden + bias, fp32=experts.count * experts.selection_bias)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class Parameters(Struct, frozen=True, kw_only=True):
     """All modules of the main model (MTP apart), each summed over its layers; `mtp`: what the MTP modules add."""
 
     attention: Module

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moeplan.errors import UnknownName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class Format(Struct, frozen=True, kw_only=True):
     """A storage format of weights or cache.
 
     bytes_per_element includes the scales that are stored beside the elements; `computes_in` names the tensor-core

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError, UnknownName
 from moeplan.specs.loading import build, read_mapping
@@ -21,8 +22,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "data" / "schedules"
 MOST_PARTS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class After:
+class After(Struct, frozen=True, kw_only=True):
     """A task to wait for beyond the natural order; layers_before: of how many layers earlier."""
 
     batch: int
@@ -30,8 +30,7 @@ class After:
     layers_before: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """Stages of one micro-batch, one after another on a lane.
 
     parts: each stage in so many equal parts; between stages of as many parts the order holds part by part. layer: 1
@@ -45,8 +44,7 @@ class Run:
     after: tuple[After, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Schedule(Struct, frozen=True, kw_only=True):
     """Read from data/schedules; one period of each lane's program, which repeats layer after layer.
 
     refines: the schedule whose programs these are, attention cut in two where that is fastest.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.deployment import ALL_GATHER, ALL_REDUCE, LOW_LATENCY, head_faults
@@ -23,8 +24,7 @@ EVERYWHERE: Final = MappingProxyType({LOW_LATENCY: (0.0, inf)})  # this all-to-a
 BLOCK: Final = 128  # columns that share a scale of an fp8_block weight: a cut may not fall inside
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """One layout at some instance sizes: `counts` GPUs, attention over tp of them, an expert over moe_tp."""
 
     layout: str

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moeplan.routing.targets import distinct_targets
 from moeplan.specs.exchange import Direction
@@ -42,8 +43,7 @@ LIMITED: Final = ("deepep", "deepep-v2", "deepep-nvshmem", "uccl")  # who runs t
 RANKS, NODES = ("nvlink", "xgmi"), ("rdma", "ib")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """Which kernel on which GPU and card, and its shape without the card's figures."""
 
     form: str

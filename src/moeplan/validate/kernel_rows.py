@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import InputError, UnknownName
 from moeplan.kernels.forms.form import Shape
@@ -48,8 +50,7 @@ LARGEST = 1e9  # of a column; beyond is a slip
 MASKED_TILE, CONTIGUOUS_TILE = 64, 128  # rows of DeepGEMM's smallest tile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class Predicted(Struct, frozen=True, kw_only=True):
     """family of the row, seconds as predicted for its shape on its GPU, how sure that is and what says so."""
 
     family: str
@@ -74,8 +75,7 @@ def measured_seconds(kind: Kind, row: Row) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class RowReader:
+class RowReader(Struct, frozen=True):
     """Predicts rows of one kind from a catalog's tables."""
 
     catalog: Catalog

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.calibrate.tables import SUSPECT
 from moeplan.errors import Fault, InputError
@@ -22,8 +24,7 @@ from moeplan.validate.score import Score, score
 LEAVE_ONE_OUT_GPUS = ("h800", "h20")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelScores:
+class KernelScores(Struct, frozen=True, kw_only=True):
     """scores by GPU and family; skipped: rows by the reason why nothing stands for them; rows: those scored.
 
     suspects: those of an all-to-all at less than half the expected speed, which tells of the network, not the kernel.

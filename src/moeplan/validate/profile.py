@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import Acceptance, Deployment, Precision, ScheduleName
-from moeplan.specs.loading import build, quantity, read_mapping
+from moeplan.specs.loading import build, read_mapping
 
 Kind = Literal["kernel", "issue to receive"]
 PROFILE = "dsv3_h800_decode_profile"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Struct, frozen=True, kw_only=True):
     """What was measured, and the totals that the sources state."""
 
     title: str
@@ -30,15 +30,14 @@ class Setup:
     context: int
     mtp: int
     schedule: ScheduleName
-    layer_seconds: float = quantity("s")
-    step_seconds: float = quantity("s")
+    layer_seconds: Annotated[float, "s"]
+    step_seconds: Annotated[float, "s"]
     acceptance: float
     tok_s_per_gpu: float
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Compared(Struct, frozen=True, kw_only=True):
     """One figure, measured and predicted, in the same unit; share of the measured layer where it is an operator."""
 
     name: str
@@ -53,8 +52,7 @@ class Compared:
         return self.predicted / self.measured - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileComparison:
+class ProfileComparison(Struct, frozen=True, kw_only=True):
     """operators: seconds per micro-batch; totals by name; peers: (tool, setup, tok/s/GPU, how)."""
 
     setup: Setup

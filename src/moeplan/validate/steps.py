@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.errors import Fault, InputError
 from moeplan.predict import Prediction, Predictor, dispatchable
@@ -25,8 +26,7 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
+class StepRow(Struct, frozen=True, kw_only=True):
     """One published figure: measured and predicted in the unit of `metric`, tok/s/GPU, tok/s/user or seconds.
 
     batch: of a DP rank, predicted for the row's or, where it states none, the best at its promise. weak: what of the
@@ -50,8 +50,7 @@ class StepRow:
         return (1.0 / ratio if self.metric in TIMES else ratio) - 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepScores:
+class StepScores(Struct, frozen=True, kw_only=True):
     """Every row, and those groups' medians of the size of the error."""
 
     rows: tuple[StepRow, ...]

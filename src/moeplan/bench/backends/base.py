@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from msgspec import Struct, field
 
 from moeplan.bench.family import Shape
 from moeplan.bench.kernel import Prepared
@@ -12,8 +13,7 @@ from moeplan.bench.libraries import load, present, version
 from moeplan.bench.ranks import Alone, Ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Struct, frozen=True, kw_only=True):
     """Where to run and how. direction: «dispatch» or «combine» of an all-to-all; block_m: a kernel's row tile."""
 
     device: str = "cuda"

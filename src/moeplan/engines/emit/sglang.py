@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moeplan.engines.emit.sglang_faults import KV_DTYPE, sglang_faults
 from moeplan.engines.emit.sglang_notes import core_backend, sglang_notes
@@ -21,8 +22,7 @@ _VARIABLES = ("$NODE_RANK", "$HEAD_ADDRESS:20000")  # the only values that the s
 CONTEXT_SLACK = 2  # the context of a step is a mean over requests; the longest request needs more
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchCommand:
+class LaunchCommand(Struct, frozen=True):
     """What to run on every node, and what to know before.
 
     flags: (name, value) in order, value None for a switch; environment: variables of the process.

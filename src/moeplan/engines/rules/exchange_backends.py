@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from moeplan.engines.rules.support import by_start
 from moeplan.specs.loading import build, read_mapping
@@ -12,8 +13,7 @@ from moeplan.specs.loading import build, read_mapping
 PATH = Path(__file__).resolve().parents[2] / "data" / "engines" / "sglang-exchanges.yaml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class Backend(Struct, frozen=True, kw_only=True):
     """What asks for one all-to-all: flag values, and the variable that sizes its buffer, empty where none does."""
 
     backend: str
@@ -22,16 +22,14 @@ class Backend:
     install: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class Overlap(Struct, frozen=True, kw_only=True):
     """What a schedule is written for; empty: no limit is known."""
 
     families: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeBackends:
+class ExchangeBackends(Struct, frozen=True, kw_only=True):
     """Read from data/engines/sglang-exchanges.yaml, which says what each part is."""
 
     exchanges: dict[str, Backend]

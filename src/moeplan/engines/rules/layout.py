@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moeplan.engines.rules import EngineName
 from moeplan.errors import Fault, InputError
@@ -11,8 +12,7 @@ from moeplan.specs.model import ModelSpec
 from moeplan.specs.spread import BLOCK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """Parallel sizes as engines name them: attention tp × dp GPUs per pipeline stage, experts moe_tp × moe_ep."""
 
     tp: int = 1

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
+
+from msgspec import Struct
 
 from moeplan.engines.rules import EngineName
 from moeplan.engines.rules.support import Support
 from moeplan.kinds import Real
 from moeplan.specs.catalog import Catalog
-from moeplan.specs.loading import build, quantity, read_mapping
+from moeplan.specs.loading import build, read_mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemoryRule:
+class MemoryRule(Struct, frozen=True, kw_only=True, eq=False):
     """Read from data/engines/<engine>.yaml.
 
     reserve_share: share of the device kept for activations, context and allocator slack; graph_bytes_per_request: CUDA
@@ -24,7 +25,7 @@ class MemoryRule:
     engine: str
     version: str
     reserve_share: float
-    graph_bytes_per_request: float = quantity("B")
+    graph_bytes_per_request: Annotated[float, "B"]
     page_size: int
     dispatch_tokens_default: int
     dispatch_tokens_most: int

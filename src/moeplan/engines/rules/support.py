@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Support:
+class Support(Struct, frozen=True, kw_only=True, eq=False):
     """Read from data/engines/<engine>.yaml; what neither list of families holds was not verified.
 
     hidden_sizes: those that an all-to-all backend is compiled for, any where it is not listed; families,

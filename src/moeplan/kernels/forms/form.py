@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kinds import Real
 from moeplan.specs.gpu import Gpu
@@ -16,8 +16,7 @@ Shape: TypeAlias = Mapping[str, Real]  # by column, scalars or arrays that broad
 Parameters: TypeAlias = Mapping[str, float]  # SI base units
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True, eq=False):
     """One physical parameter: its SI unit («s» or «»), where a fit starts, its bounds, and what it stands for."""
 
     name: str
@@ -28,16 +27,14 @@ class Parameter:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kernel:
+class Kernel(Struct, frozen=True, kw_only=True, eq=False):
     """What is known of a kernel beforehand, not fitted: formats by role (weights, core, cache) and its tiles' rows."""
 
     formats: Mapping[str, Format]
     tiles: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True, eq=False):
     """seconds in all, and what arithmetic and memory traffic alone would take; the rest is start, end and stalls.
 
     network: what links and NICs alone would take, of a kernel that sends. padding: FLOP done over FLOP asked, where a
@@ -56,8 +53,7 @@ class Parts:
         return self.seconds - np.maximum(np.maximum(self.compute, self.memory), self.network)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Form:
+class Form(Struct, frozen=True, kw_only=True, eq=False):
     """An equation of a kernel's time.
 
     shape: the columns that it reads. whole: those among them that make one «shape» when rows are held out, the others

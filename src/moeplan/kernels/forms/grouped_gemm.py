@@ -13,10 +13,10 @@ n = 2 inter; tokens, out of which rows are first gathered and to which they are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from moeplan.kernels.forms.form import Form, Kernel, Parameter, Parameters, Parts, Shape, blend
 from moeplan.kernels.work import OUTPUT_BYTES
@@ -30,8 +30,7 @@ POWER: Final = 5.0  # of the overlap between memory and compute
 PAIRED: Final = "Blackwell"  # two SMs multiply together, each loads half of the weights' tile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Load:
+class Load(Struct, frozen=True, kw_only=True, eq=False):
     """What a rank's groups hold: blocks row tiles of `tile` rows, of which `planned` were expected; their spread."""
 
     groups: Real

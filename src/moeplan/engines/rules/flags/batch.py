@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from moeplan.engines.rules.flags.launched import LaunchedLayout
 from moeplan.errors import Fault, InputError
@@ -14,8 +13,7 @@ from moeplan.routing.slots import Slots, deal
 RUNNING_FLAG = {"sglang": "--max-running-requests", "vllm": "--max-num-seqs", "trtllm": "max_batch_size"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankBatch:
+class RankBatch(Struct, frozen=True, kw_only=True, eq=False):
     """One decode step as a rank sees it, in the letters of the grouped-GEMM article.
 
     batch: B, requests of the fullest attention-DP rank; tokens: T_node = B · Q; data_ranks: D, the attention ranks

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
+
+from msgspec import Struct
 
 from moeplan.engines.rules import EngineName
 from moeplan.errors import Fault, InputError, suggestion
@@ -15,8 +16,7 @@ KINDS = ("switch", "toggle", "whole", "sized", "number", "text", "json", "many",
 ENGINES: tuple[EngineName, ...] = ("sglang", "vllm", "trtllm")
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """One flag: the name that the parser prints first, what follows it, and its other names, without dashes."""
 
     name: str
@@ -24,21 +24,18 @@ class Flag:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Spelling:
+class Spelling(Struct, frozen=True):
     """What a word such as --no-enforce-eager says: a flag, or its negation."""
 
     flag: Flag
     value: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlagBook:
+class FlagBook(Struct, frozen=True, kw_only=True, dict=True):
     """Every flag of a version: its names by kind, the choices of those that matter, and what became of old ones.
 
     renamed: names (of flags and variables) that this version lacks, with what does it here; meaning: what a flag counts
-    in this version; keys: what a json flag, or a part of the configuration file, may hold; words: every word that names
-    a flag.
+    in this version; keys: what a json flag, or a part of the configuration file, may hold.
     """
 
     engine: EngineName
@@ -50,9 +47,13 @@ class FlagBook:
     renamed: dict[str, str]
     meaning: dict[str, str]
     keys: dict[str, str]
-    words: dict[str, Spelling] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        _ = self.words  # a word that names two flags is a fault of the file
+
+    @cached_property
+    def words(self) -> dict[str, Spelling]:
+        """Every word that names a flag; raise InputError where the names contradict each other."""
         words: dict[str, Spelling] = {}
         faults = [Fault(f"names.{kind}", "unknown kind", f"one of {', '.join(KINDS)}") for kind in self.names]
         faults = [fault for fault in faults if fault.path.split(".")[1] not in KINDS]
@@ -66,7 +67,7 @@ class FlagBook:
                     words[word] = Spelling(flag, value)
         if faults:
             raise InputError(f"{self.engine} {self.version}", faults)
-        object.__setattr__(self, "words", words)
+        return words
 
     @property
     def title(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
 from moeplan.engines.rules import EngineName
@@ -21,7 +20,7 @@ from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.model import ModelSpec
 
-_FIELDS = frozenset(field.name for field in fields(LaunchedLayout))
+_FIELDS = frozenset(LaunchedLayout.__struct_fields__)
 
 
 def launched(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from moeplan.engines.rules import EngineName
 from moeplan.engines.rules.layout import Layout
@@ -11,8 +12,7 @@ from moeplan.engines.rules.layout import Layout
 Role = Literal["both", "prefill", "decode"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchedLayout:
+class LaunchedLayout(Struct, frozen=True, kw_only=True):
     """Sizes of one server as its flags set them, whatever the engine calls them; None where a start alone decides.
 
     tp: GPUs that share one attention layer; dp: attention ranks with requests of their own (attention-DP); cp: GPUs

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from moeplan.engines.rules.flags.book import Flag, FlagBook, Spelling
 from moeplan.engines.rules.flags.values import VARIABLE, converted, sized
@@ -15,8 +16,7 @@ from moeplan.errors import Fault, suggestion
 _NEGATIVE = re.compile(r"-\d+(\.\d*)?$")
 
 
-@dataclass(slots=True, kw_only=True)
-class Parsed:
+class Parsed(Struct, kw_only=True):
     """What was read.
 
     values: by the flag's first name; broken: given, but not readable; variables: left to the shell; model: the word

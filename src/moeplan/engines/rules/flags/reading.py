@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from moeplan.engines.rules.flags.parsing import Parsed
 from moeplan.errors import Fault
@@ -21,8 +22,7 @@ class Fields(dict[str, Any]):
         raise Broken(key)
 
 
-@dataclass(slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, kw_only=True):
     """Parsed flags, and the fields that the parts of a reader find in them."""
 
     parsed: Parsed

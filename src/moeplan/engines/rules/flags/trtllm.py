@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
+
+from msgspec import Struct
 
 from moeplan.engines.rules.flags.reading import Broken, Reading
 
@@ -18,8 +19,7 @@ READ_KEYS = {  # nested keys that are read, in parts of the file whose other key
 }
 
 
-@dataclass(slots=True)
-class FileReading:
+class FileReading(Struct):
     """The reading of the flags under the content of the file of --config."""
 
     flags: Reading

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from moeplan.engines.rules import EngineName
 from moeplan.errors import Fault, InputError
@@ -21,8 +22,7 @@ _END = re.compile(r"(&&|\|\||[;|&])$|\d*[<>]|&>")
 _SILENT = re.compile(r"(env|export|exec|nohup|time|python[\d.]*)$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """The words after the server's name.
 
     engine: None where only flags were given; serve: started by the engine's own program, not as a Python module;

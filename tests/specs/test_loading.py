@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.gpu import Gpu
-from moeplan.specs.loading import build, parse_mapping, read_mapping
+from moeplan.specs.loading import build, parse_mapping, read_mapping, scalar
 
 QUICK = settings(max_examples=60, deadline=None)
 
@@ -270,3 +270,16 @@ def test_one_junk_value_in_a_good_file(key: str, value: object) -> None:
     assert gpu.compute
     assert all(0 < rate < math.inf for rate in gpu.compute.values())
     assert 0 < gpu.vector_rate < math.inf
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e9", 1e9), ("-2E-3", -2e-3), (".5e1", 5.0), ("+1e1", 10.0), ("6", 6), ("1e", "1e"), ("e9", "e9")],
+)
+def test_numbers_with_an_exponent_are_numbers(text: str, value: object) -> None:
+    """As YAML 1.2 and JSON have it: a config.json writes 1e-06."""
+    found = parse_mapping(f"a: {text}\nb: '{text}'", "here")
+    assert found["a"] == value
+    assert type(found["a"]) is type(value)
+    assert found["b"] == text
+    assert scalar(text) == value

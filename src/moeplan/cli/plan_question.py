@@ -61,7 +61,7 @@ class PlanQuestion(Question, frozen=True, kw_only=True):
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """One cluster to search. asked: the options that name it; left_out: what was asked for and is not tried, and why."""
+    """One cluster to search. asked: the options that name it; left_out: what was asked for and not tried, and why."""
 
     asked: Mapping[str, str]
     predictor: Predictor

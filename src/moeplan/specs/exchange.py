@@ -15,6 +15,7 @@ from moeplan.errors import Fault, InputError, UnknownName
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import LOW_LATENCY
 from moeplan.specs.loading import build, read_mapping
+from moeplan.specs.schedule import schedule
 
 Mode = Literal["low-latency", "normal", "one domain"]
 Direction = Literal["dispatch", "combine"]
@@ -134,6 +135,23 @@ def usual(cluster: Cluster, ranks: int) -> str:
         return first.name
     ordered = sorted((item for item in _all().values() if item.order), key=lambda item: item.order)
     return next((item.name for item in ordered if ranks <= item.most(cluster)), first.name)
+
+
+def usual_beside(name: str, cluster: Cluster, ranks: int) -> str:
+    """The usual all-to-all, or its maker's in the mode that the schedule of that name was made for.
+
+    Raises InputError where the maker has none that connects so many ranks.
+    """
+    first, mode = usual(cluster, ranks), schedule(name).mode
+    if not mode or exchange(first).mode == mode:
+        return first
+    suited = [item for item in _all().values() if item.mode == mode and ranks <= item.most(cluster)]
+    own = [item.name for item in suited if item.backend == exchange(first).backend]
+    if not own:
+        fix = f"name it: --exchange {' or '.join([first, *(item.name for item in suited)])}"
+        problem = f"{name} was made for an all-to-all in {mode} mode, {exchange(first).title} has none here"
+        raise InputError("options", [Fault("--schedule", problem, fix)])
+    return own[0]
 
 
 def usual_reach(cluster: Cluster) -> dict[str, tuple[float, float]]:

@@ -47,7 +47,8 @@ class Run(Struct, frozen=True, kw_only=True):
 class Schedule(Struct, frozen=True, kw_only=True):
     """Read from data/schedules; one period of each lane's program, which repeats layer after layer.
 
-    refines: the schedule whose programs these are, attention cut in two where that is fastest.
+    refines: the schedule whose programs these are, attention cut in two where that is fastest. mode: of the all-to-all
+    that it was made for, empty for the usual one.
     Raises InputError where a micro-batch does not run every stage once.
     """
 
@@ -59,6 +60,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     network: tuple[Run, ...]
     aliases: tuple[str, ...] = ()
     refines: str = ""
+    mode: Literal["", "normal"] = ""
 
     def __post_init__(self) -> None:
         faults = [*_lane_faults(self), *_stage_faults(self)]

@@ -12,10 +12,11 @@ import click
 
 from moeplan import units
 from moeplan.errors import Fault, InputError, suggestion
-from moeplan.specs.catalog import Catalog
+from moeplan.specs.catalog import ENVIRONMENT, Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import CORE_FORMATS, Acceptance
 from moeplan.specs.model import ModelSpec
+from moeplan.specs.own_data import use_own
 from moeplan.specs.precision import FORMATS
 
 if TYPE_CHECKING:
@@ -34,8 +35,18 @@ PUBLISHED_ACCEPTANCE_SOURCE = "assumed: 0.85 per draft, geometric (DeepSeek-V3 r
 def data_option(command: Command) -> Command:
     """A folder that adds to the packaged data or overrides it."""
     return click.option(
-        "--data", metavar="DIR", help="Folder with your own gpus/, nics/, models/, kernels/ (MOEPLAN_DATA)."
+        "--data",
+        metavar="DIR",
+        is_eager=True,  # other options name schedules and all-to-alls of it
+        callback=_own_data,
+        help="Folder with your own gpus/, nics/, models/, kernels/, schedules/, exchanges/ (MOEPLAN_DATA).",
     )(command)
+
+
+def _own_data(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Make the folder's schedules and all-to-alls known by name; Catalog.standard refuses what is no folder."""
+    use_own(value if value is not None else os.environ.get(ENVIRONMENT))
+    return value
 
 
 def set_option(command: Command) -> Command:

@@ -188,6 +188,18 @@ def test_auto_stands_alone(words: str, capsys: pytest.CaptureFixture[str]) -> No
         assert "auto takes one for each size and stands alone" in err
 
 
+@pytest.mark.parametrize("gpu", ["gb300", "b300", "b200"])
+@pytest.mark.parametrize("name", ["nvlink-one-sided", "nvlink-two-sided"])
+def test_one_domain_of_nvlink_5_is_carried_over(gpu: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Measured on GB200 alone; the same link, so a guess, and it says so."""
+    line = PREDICT.replace("h200", gpu).replace("--gpus 16", "--gpus 8")
+    code, out, _ = run(capsys, f"{line} --exchange {name} --schedule naive")
+    assert code == 0
+    sent = [row for row in out.splitlines() if row.startswith(("dispatch", "combine"))]
+    assert len(sent) == 2
+    assert all("assumed: TensorRT-LLM's" in row and "carried over from gb200" in row for row in sent)
+
+
 @pytest.mark.parametrize(
     ("cluster", "name"),
     [

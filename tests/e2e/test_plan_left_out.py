@@ -32,6 +32,13 @@ def test_a_size_of_attention_ranks_that_no_layout_can_have_is_refused(
     assert "add a layout by requests" in err
 
 
+def test_layouts_refuses_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "layouts deepseek-v3 --gpu h200 --gpus 8 --context 2k --requests 8 --layout tep --tp 2"
+    code, _, err = run(capsys, line)
+    assert code == 2
+    assert "--tp: is 2, tep takes all GPUs" in err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

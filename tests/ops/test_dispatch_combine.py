@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,17 +219,7 @@ def test_what_stands_in_for_ascend_is_near_its_published_operators(packages: int
     """CloudMatrix384 (arXiv 2506.12708): 128 tokens a die, two dies a package; no fit has seen them."""
     chip = CATALOG.gpu("ascend-910c")
     cluster = Cluster(gpu=chip, nic=CATALOG.nic("cx7"), gpus_per_node=8, nics_per_node=8)
-    for direction, measured in (("dispatch", out), ("combine", back)):
-        cost = all_to_all(
-            direction,
-            Machine.of(cluster, CATALOG),
-            exchange("ascend-fuseep"),
-            tokens=256,
-            hidden=7168,
-            top_k=8,
-            experts=256,
-            ep=packages,
-            precision="int8",
-        )
+    asked: dict[str, Any] = {"ep": packages, "tokens": 256, "by": "ascend-fuseep", "precision": "int8"}
+    for cost, measured in ((dispatch(cluster, **asked), out), (combine(cluster, **asked), back)):
         assert float(cost.seconds) == pytest.approx(measured, rel=0.13)
         assert cost.origin is Origin.ASSUMED

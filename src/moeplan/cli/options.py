@@ -233,6 +233,15 @@ def whole_range(text: str, name: str, *, least: int, most: int = 100_000) -> tup
     return tuple(sorted(found))
 
 
+def attention_ranks(text: str, layouts: tuple[str, ...]) -> tuple[int, ...]:
+    """GPUs per attention rank to try; raise InputError where no layout asked for has a choice of them."""
+    if text.strip() != "1" and not any(layout.startswith("d") for layout in layouts):
+        fix = "leave it out, or add a layout by requests: dep, dep-ag or dtp-ag"
+        take = f"{' and '.join(layouts)} {'takes' if len(layouts) == 1 else 'take'} all GPUs"
+        raise InputError("options", [Fault("--tp", f"is {text}, {take}", fix)])
+    return whole_range(text, "--tp", least=1, most=MOST_GPUS)
+
+
 def instance_sizes(text: str | None, cluster: Cluster) -> tuple[int, ...]:
     """GPUs of one instance: every size in the range that fills whole nodes, or a part of one node that divides it.
 

@@ -13,6 +13,7 @@ from moeplan.cli.options import (
     MOST_DRAFTS,
     MOST_GPUS,
     acceptance,
+    attention_ranks,
     count,
     edited_model,
     edits_of,
@@ -43,7 +44,6 @@ from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import PLAIN, schedule
 from moeplan.specs.spread import LAYOUTS, named_layouts
 
-ONE_GPU = "1"  # per attention rank, the default
 EXTRAS = (0, 1, 2)  # redundant slots of a rank that `auto` tries, beyond what fills every rank
 MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
 
@@ -153,7 +153,7 @@ def _space(
     counts, layouts = instance_sizes(question.gpus, cluster), named_layouts(names(question.layout, "--layout"))
     reach, left_out = searched(question.exchange, predictor, counts, layouts, question.experts)
     drafts = _drafts(model, question.mtp)
-    tps = _tps(question.tp, layouts)
+    tps = attention_ranks(question.tp, layouts)
     _check_slots(model, counts, redundant_slots(question.redundant))
     largest = int(count(question.max_batch, "--max-batch", most=LARGEST_BATCH))
     space = Space(
@@ -183,15 +183,6 @@ def _space(
             "options", [Fault("--schedule", "leaves nothing to try", "two-batch needs --max-batch of 2 or more")]
         )
     return space, (*left_out, *unpriced, *unused)
-
-
-def _tps(text: str, layouts: tuple[str, ...]) -> tuple[int, ...]:
-    """GPUs per attention rank to try; raise InputError where no layout asked for has a choice of them."""
-    if text.strip() != ONE_GPU and not any(layout.startswith("d") for layout in layouts):
-        fix = "leave it out, or add a layout by requests: dep, dep-ag or dtp-ag"
-        take = f"{' and '.join(layouts)} {'takes' if len(layouts) == 1 else 'take'} all GPUs"
-        raise InputError("options", [Fault("--tp", f"is {text}, {take}", fix)])
-    return whole_range(text, "--tp", least=1, most=MOST_GPUS)
 
 
 def _unused(space: Space, layouts: tuple[str, ...]) -> Iterator[str]:

@@ -219,6 +219,15 @@ def test_the_order_of_prefill_runs_on_normal_kernels(
     assert found["deployment"]["exchange"] == name
 
 
+def test_a_plan_wants_the_kernels_of_prefill_named(capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"{PLAN} --schedule naive,two-batch-prefill"
+    code, _, err = run(capsys, line)
+    assert code == 2
+    assert "two-batch-prefill (normal) was made for" in err
+    found = document(capsys, f"{line} --exchange deepep-ll,deepep-normal")
+    assert "two-batch-prefill" in {other["choice"] for other in found["alternatives"]}
+
+
 def test_the_order_of_prefill_is_refused_where_no_normal_kernel_is(capsys: pytest.CaptureFixture[str]) -> None:
     line = PREDICT.replace("h200", "ascend-910c")
     code, _, err = run(capsys, f"{line} --schedule two-batch-prefill")

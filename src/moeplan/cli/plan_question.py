@@ -111,7 +111,7 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         lambda: count(question.max_batch, "--max-batch", most=LARGEST_BATCH),
         lambda: acceptance(question.acceptance, 1),
         lambda: question.sources,
-        lambda: _named_schedules(question.schedule),
+        lambda: _check_modes(_named_schedules(question.schedule), question.exchange),
         lambda: named_layouts(names(question.layout, "--layout")),
         lambda: read_exchanges(question.exchange),
         lambda: whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
@@ -301,6 +301,15 @@ def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[str, ...]:
         fault = Fault("--schedule", f"{', '.join(named)} hides an all-to-all, {what} has none", f"add {PLAIN}")
         raise InputError("options", [fault])
     return (PLAIN,)
+
+
+def _check_modes(schedules: tuple[str, ...], exchange: str) -> None:
+    """A search asks for one all-to-all at every size: where a schedule was made for another mode, it is to be named."""
+    made = [f"{name} ({schedule(name).mode})" for name in schedules if schedule(name).mode]
+    if made and exchange.strip() == AUTO:
+        fix = "name those to search with --exchange, such as deepep-low-latency,deepep-normal"
+        problem = f"{', '.join(made)} was made for an all-to-all of another mode than auto takes"
+        raise InputError("options", [Fault("--schedule", problem, fix)])
 
 
 def _named_schedules(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeplan.report.tables import GAP, LEAST_WRAP, LEFT, WRAPS, Console, console, table
+from moeplan.report.tables import GAP, LEAST_WRAP, LEFT, WRAPS, Console, console, digits, table
 
 WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=0x3BC, exclude_categories=("C", "Z", "M")), max_size=12)
 
@@ -111,6 +111,16 @@ def test_every_cell_stands_in_its_column(rows: list[tuple[str, ...]], width: int
         assert padded[: ends[0]].rstrip() == row[0].rstrip()
         assert padded[ends[0] + GAP : ends[1]].lstrip() == row[1]
         assert padded[ends[1] + GAP :].lstrip() == row[2]
+
+
+def test_figures_have_no_exponent() -> None:
+    assert [digits(number) for number in (0.12345, 53.154, 999.96, 1439.6, -10136.0)] == [
+        "0.1235",
+        "53.15",
+        "1000",
+        "1,440",
+        "-10,136",
+    ]
 
 
 def test_what_wraps_is_words() -> None:

@@ -9,7 +9,7 @@ from moeplan.kinds import Real
 from moeplan.ops.cost import Cost
 from moeplan.predict import GroupTime, Prediction
 from moeplan.report.headline import exchange_notes, headline, sureness
-from moeplan.report.tables import Console, Table, table
+from moeplan.report.tables import Console, Table, digits, table
 from moeplan.units import gib, si
 
 if TYPE_CHECKING:
@@ -183,4 +183,4 @@ def _term(value: Real, unit: str) -> str:
     number = float(value)
     if unit in ("B", "B/s", "FLOP", "FLOP/s", "op", "op/s", "s"):
         return si(number, unit)
-    return f"{number:,.4g} {unit}".rstrip()
+    return f"{digits(number)} {unit}".rstrip()

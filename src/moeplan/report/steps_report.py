@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeplan.explain.band_coverage import BandCoverage
-from moeplan.report.tables import Console, table
+from moeplan.report.tables import Console, digits, table
 from moeplan.validate.steps import StepRow, StepScores
 
 UNITS = {"tok_s_per_gpu": "tok/s/GPU", "tok_s_per_user": "tok/s/user", "layer_s": "µs a layer", "step_s": "ms a step"}
@@ -46,8 +46,8 @@ def _cells(row: StepRow) -> list[str]:
         row.name,
         str(row.batch),
         UNITS[row.metric],
-        f"{row.measured * scale:,.4g}",
-        f"{row.predicted * scale:,.4g}",
+        digits(row.measured * scale),
+        digits(row.predicted * scale),
         f"{row.error:+.1%}",
         row.trust,
         row.weak,

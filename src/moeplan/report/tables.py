@@ -148,6 +148,11 @@ def console() -> Console:
     return Console()
 
 
+def digits(number: float) -> str:
+    """Four digits, all of them from 1,000 on, where an exponent would stand else."""
+    return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
     """Lay out rows of text under headers."""
     return Table(tuple(headers), tuple(tuple(row) for row in rows), title)

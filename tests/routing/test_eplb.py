@@ -99,6 +99,25 @@ def test_groups_stay_on_their_node(nodes: int, ranks: int) -> None:
     assert reached.mean() < other.mean()
 
 
+@pytest.mark.parametrize("law", LAWS)
+def test_hierarchical_is_no_worse_at_all_sizes(law: str) -> None:
+    ours, theirs = [], []
+    weight = loads(law)[:3]
+    for nodes in (2, 4, 8):
+        for slots, ranks in SIZES:
+            if ranks % nodes or slots % nodes:
+                continue
+            sizes: dict[str, Any] = dict(slots=slots, ranks=ranks, nodes=nodes, groups=8)
+            reached, published = (
+                make(weight, **sizes).max_over_mean(weight) for make in (balanced_map, published_eplb)
+            )
+            assert (reached <= published * (1 + 1e-9)).all(), sizes
+            ours.append(reached.mean())
+            theirs.append(published.mean())
+    assert len(ours) == 29
+    assert np.mean(ours) < np.mean(theirs) if law != "uniform" else np.mean(ours) <= np.mean(theirs)
+
+
 def best_packing(share: Array, *, ranks: int) -> float:
     """Least load of the fullest rank for these replicas, equal slots, by integer programming."""
     slots = len(share)

@@ -64,7 +64,8 @@ def print_balanced(out: Console, found: Balanced) -> None:
         out.print(f"{silent} layers without load stay in order and are left out of the mean.")
     doubled = int(found.after.doubled.sum())
     if doubled:
-        out.print(f"{doubled} slots hold an expert that their rank holds already: nothing else came as near.")
+        held = "slot holds an expert that its" if doubled == 1 else "slots hold an expert that their"
+        out.print(f"{doubled} {held} rank holds already: nothing else came as near.")
     after = found.skew[1]
     if found.asked is not None and (missed := np.flatnonzero(after > found.asked * (1 + 1e-6))).size:
         out.print(f"{missed.size} layers cannot be brought to {found.asked:g}: they are as near as was found.")

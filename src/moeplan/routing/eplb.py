@@ -88,6 +88,7 @@ def check_sizes(*, experts: int, slots: int, ranks: int, nodes: int = 1, groups:
             faults.append(Fault("nodes", f"{ranks} ranks do not divide over {nodes} nodes", "give a divisor"))
         if nodes > 1 and groups % nodes:
             fix = f"give a divisor of {groups}, or 1 node to balance over all ranks alike"
+            fix = "say how many groups of experts there are, or give 1 node" if groups == 1 else fix
             faults.append(Fault("nodes", f"{groups} groups do not divide over {nodes} nodes", fix))
         if experts % groups:
             faults.append(Fault("groups", f"{experts} experts do not divide into {groups} groups", "give a divisor"))

@@ -70,46 +70,42 @@ def fewest_moves(
     """The map nearest to `old` whose fullest rank is at most `bound` times the mean, in every layer that can.
 
     Layer by layer: the move or exchange that takes most off the ranks above the bound per expert loaded, until none is
-    above it, then what can be taken back is; or a fresh placement, renamed, where that needs fewer. A layer that cannot
+    above it, then what can be taken back is; in small layers a search for fewer still; or a fresh placement, renamed, where that needs fewer. A layer that cannot
     meet the bound gets the fresh one. In hierarchical mode (nodes above 1) only fresh ones keep groups on their nodes.
 
     Raises InputError for a bound below 1.
     """
     if not bound >= 1.0:
         raise InputError("--bound", [Fault("bound", f"is {bound:g}", "give 1 or more, such as 1.05")])
-    fresh = aligned(
-        old,
-        balanced_map(
-            loads,
-            slots=old.slots,
-            ranks=old.ranks,
-            nodes=nodes,
-            groups=groups,
-            current=old,
-            tolerance=tolerance,
-        ),
-        ranks_per_node=old.ranks // nodes if nodes > 1 else None,
-    )
-    expert = fresh.expert.copy()
-    mean = loads.sum(axis=1) / old.ranks
-    moves = loaded(old, fresh).sum(axis=1)
-    before = old.max_over_mean(loads)
-    for layer in range(old.layers):
-        if before[layer] <= bound or not mean[layer]:
-            expert[layer] = old.expert[layer]
-            continue
-        if nodes > 1:
-            continue
-        start = _Layer(loads[layer], old.by_rank[layer].copy(), limit=bound * float(mean[layer]) * (1 + 1e-9))
-        if start.repaired(most=int(moves[layer])) and start.moves(old.by_rank[layer]) < moves[layer]:
-            start.taken_back(old.by_rank[layer])
-            expert[layer] = start.expert.ravel()
-            moves[layer] = start.moves(old.by_rank[layer])
-        again = _Layer(loads[layer], old.by_rank[layer].copy(), limit=start.limit)
-        if (fewer := again.searched(most=int(moves[layer]) - 1)) is not None:
-            expert[layer] = fewer.expert.ravel()
+    before, mean = old.max_over_mean(loads), loads.sum(axis=1) / old.ranks
+    needed = np.flatnonzero((before > bound) & (mean > 0))
+    if not needed.size:
+        return old
+    some = ExpertMap(expert=old.expert[needed], experts=old.experts, ranks=old.ranks)
+    sizes = {"slots": old.slots, "ranks": old.ranks, "nodes": nodes, "groups": groups}
+    fresh = balanced_map(loads[needed], **sizes, current=some, tolerance=tolerance)
+    fresh = aligned(some, fresh, ranks_per_node=old.ranks // nodes if nodes > 1 else None)
+    expert = old.expert.copy()
+    expert[needed] = fresh.expert
+    if nodes == 1:
+        for layer, most in zip(needed, loaded(some, fresh).sum(axis=1), strict=True):
+            limit = bound * float(mean[layer]) * (1 + 1e-9)
+            nearer = _nearer(loads[layer], old.by_rank[layer], limit=limit, most=int(most))
+            if nearer is not None:
+                expert[layer] = nearer.ravel()
     found = ExpertMap(expert=expert, experts=old.experts, ranks=old.ranks)
     return aligned(old, found, ranks_per_node=1)
+
+
+def _nearer(loads: Array, now: Whole, *, limit: float, most: int) -> Whole | None:
+    """One layer within the limit by fewer than `most` moves from `now` (ranks, slots), the fewest found; or None."""
+    found = None
+    start = _Layer(loads, now.copy(), limit=limit)
+    if start.repaired(most=most) and start.moves(now) < most:
+        start.taken_back(now)
+        found, most = start.expert, start.moves(now)
+    fewer = _Layer(loads, now.copy(), limit=limit).searched(most=most - 1)
+    return found if fewer is None else fewer.expert
 
 
 class _Layer:

@@ -155,7 +155,12 @@ WRONG_EDITS = {
     ),
     "bandwith": ("gpu.memory.bandwith=5 TB/s",),
     "fp9": ("gpu.compute.fp9=1 TFLOP/s",),
-    "gpus_per_node": ("gpu.gpus_per_node=1e9", "gpu.gpus_per_node=0", "gpu.gpus_per_node=1.5"),
+    "gpus_per_node": (
+        "gpu.gpus_per_node=1e9",
+        "gpu.gpus_per_node=1000000000",
+        "gpu.gpus_per_node=0",
+        "gpu.gpus_per_node=1.5",
+    ),
     "effective_rate": ("nic.effective_rate=1 PB/s", "nic.effective_rate=5"),
     "top_k": tuple(
         f"model.top_k={value}" for value in ("0", "-1", "300", "x", "1.5", "6=7", "true", DIGITS, "9" * 5000)

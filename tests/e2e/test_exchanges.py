@@ -186,3 +186,82 @@ def test_auto_stands_alone(words: str, capsys: pytest.CaptureFixture[str]) -> No
         code, _, err = run(capsys, line)
         assert code == 2
         assert "auto takes one for each size and stands alone" in err
+
+
+@pytest.mark.parametrize("gpu", ["gb300", "b300", "b200"])
+@pytest.mark.parametrize("name", ["nvlink-one-sided", "nvlink-two-sided"])
+def test_one_domain_of_nvlink_5_is_carried_over(gpu: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Measured on GB200 alone; the same link, so a guess, and it says so."""
+    line = PREDICT.replace("h200", gpu).replace("--gpus 16", "--gpus 8")
+    code, out, _ = run(capsys, f"{line} --exchange {name} --schedule naive")
+    assert code == 0
+    sent = [row for row in out.splitlines() if row.startswith(("dispatch", "combine"))]
+    assert len(sent) == 2
+    assert all("assumed: TensorRT-LLM's" in row and "carried over from gb200" in row for row in sent)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name"),
+    [
+        ("--gpu h200 --nic cx7", "deepep-normal"),
+        ("--gpu h200 --nic efa", "uccl-normal"),
+        ("--gpu mi300x --nic thor2", "mori-normal"),
+        ("--gpu h200 --nic cx7 --exchange deepep-ll", "deepep-low-latency"),
+        ("--gpu h200 --nic cx7 --kernels article", "deepep-low-latency"),
+    ],
+)
+def test_the_order_of_prefill_runs_on_normal_kernels(
+    cluster: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DeepSeek's prefill does, and SMs are set aside for them."""
+    line = PREDICT.replace("--gpu h200 --nic cx7 ", "").replace("--batch 64", "--batch 8")
+    found = document(capsys, f"{line} {cluster} --schedule two-batch-prefill")
+    assert found["deployment"]["exchange"] == name
+
+
+def test_a_plan_wants_the_kernels_of_prefill_named(capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"{PLAN} --schedule naive,two-batch-prefill"
+    code, _, err = run(capsys, line)
+    assert code == 2
+    assert "two-batch-prefill (normal) was made for" in err
+    found = document(capsys, f"{line} --exchange deepep-ll,deepep-normal")
+    assert "two-batch-prefill" in {other["choice"] for other in found["alternatives"]}
+
+
+def test_the_order_of_prefill_is_refused_where_no_normal_kernel_is(capsys: pytest.CaptureFixture[str]) -> None:
+    line = PREDICT.replace("h200", "ascend-910c")
+    code, _, err = run(capsys, f"{line} --schedule two-batch-prefill")
+    assert code == 2
+    assert "made for an all-to-all in normal mode" in err
+    assert "--exchange ascend-fuseep" in err
+    assert run(capsys, f"{line} --schedule two-batch-prefill --exchange ascend-fuseep")[0] in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [("h200", "deepep-low-latency"), ("mi300x", "mori-low-latency"), ("ascend-910c", "ascend-fuseep")],
+)
+def test_groups_price_what_the_cluster_has(machine: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, f"groups deepseek-v3 --ep 8 --gpu {machine}")
+    assert f"Tokens by {name}." in " ".join(out.split())
+
+
+def test_groups_beyond_a_node_of_a_fabric_that_gpus_do_not_drive(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "groups deepseek-v3 --ep 8 --gpu h200 --nic efa")
+    assert "Tokens by deepep-low-latency or uccl-low-latency." in " ".join(out.split())
+
+
+def test_a_bench_expects_what_the_cluster_has(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "bench all-to-all --dry-run --gpu mi300x")
+    assert "mori's low-latency dispatch" in out
+    assert "DeepEP" not in out
+    assert "DeepEP's low-latency dispatch" in run(capsys, "bench all-to-all --dry-run --gpu h200")[1]
+
+
+def test_a_budget_says_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "budget deepseek-v3 --gpu h200 --ep 16 --min-tps 10 --context 2k"
+    low, normal = (
+        " ".join(run(capsys, f"{line} --schedule {name}")[1].split()) for name in ("two-batch", "two-batch-prefill")
+    )
+    assert "send all 8 messages, and these are the bytes counted (deepep-low-latency)" in low
+    assert "send one to each rank, and these are the bytes counted (deepep-normal)" in normal

@@ -44,6 +44,7 @@ def test_the_best_cut_against_all(name: str, batch: int, context: int, least: fl
     assert found.gain >= least
     group = step.groups[-1]
     names = attention_operators(group.layer)
+    assert found.tried == len(names) + 1
     times = {
         at: float(timeline(cut_attention(group.layer, step.step, at), "two-batch").seconds)
         for at in range(len(names) + 1)

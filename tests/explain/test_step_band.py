@@ -131,16 +131,17 @@ def test_the_terms_of_whole_steps_are_what_the_published_rows_need(coverage: Ban
 
 
 def test_it_covers_the_published_steps(coverage: BandCoverage) -> None:
-    """9 of 10 rows: a tenth runs longer than the band, none is shorter. As docs/layouts.md says."""
-    assert len(coverage.rows) == 40
-    assert coverage.inside in (36, 37)
+    """9 of 10 rows: less than a tenth runs longer than the band, none is shorter. As docs/layouts.md says."""
+    assert len(coverage.rows) == 45
+    assert coverage.inside in (41, 42)
     assert coverage.shorter == 0
     assert 0.88 < coverage.pairs_inside / len(coverage.pairs) < 0.92
 
 
 def test_sources_left_out_of_the_calibration(coverage: BandCoverage) -> None:
     unseen = coverage.unseen()
-    assert sum(inside for inside, _ in unseen.values()) >= 32  # 80 % of the rows
+    assert sum(inside for inside, _ in unseen.values()) >= 36  # 80 % of the rows
     missed = {group for group, (inside, rows) in unseen.items() if inside < rows}
-    assert missed == {"SGLang MTP, 16 H200", "CloudMatrix384"}
+    assert missed == {"SGLang MTP, 16 H200", "SGLang, GB200", "TensorRT-LLM, least latency", "CloudMatrix384"}
+    assert all(rows - inside <= 1 for group, (inside, rows) in unseen.items() if "MTP" not in group)
     assert unseen["SGLang MTP, 16 H200"] == (0, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -211,3 +212,14 @@ def test_a_latency_longer_than_the_measured_call_is_refused(tmp_path: Path, late
             ep=16,
             precision="fp8",
         )
+
+
+@pytest.mark.parametrize(("packages", "out", "back"), [(4, 116e-6, 118e-6), (128, 152e-6, 149e-6)])
+def test_what_stands_in_for_ascend_is_near_its_published_operators(packages: int, out: float, back: float) -> None:
+    """CloudMatrix384 (arXiv 2506.12708): 128 tokens a die, two dies a package; no fit has seen them."""
+    chip = CATALOG.gpu("ascend-910c")
+    cluster = Cluster(gpu=chip, nic=CATALOG.nic("cx7"), gpus_per_node=8, nics_per_node=8)
+    asked: dict[str, Any] = {"ep": packages, "tokens": 256, "by": "ascend-fuseep", "precision": "int8"}
+    for cost, measured in ((dispatch(cluster, **asked), out), (combine(cluster, **asked), back)):
+        assert float(cost.seconds) == pytest.approx(measured, rel=0.13)
+        assert cost.origin is Origin.ASSUMED

@@ -70,12 +70,37 @@ def test_a_column_that_wraps_gives_way(width: int) -> None:
 
 
 def test_it_never_gets_narrower_than_readable() -> None:
-    found = lines(("operator", "from"), [("x" * 70, LONG)], 80)
+    found = lines(("operator", "from"), [("x" * 70, LONG), ("y", LONG)], 80)
     assert max(map(len, found)) <= 70 + GAP + LEAST_WRAP
-    assert len(found) > 3
+    assert len(found) > 6
 
 
-@given(st.lists(st.tuples(WORDS, WORDS, WORDS), max_size=6), st.integers(20, 200))
+WIDE: list[tuple[str, ...]] = [("H800", "cx7", "2,569", "dep"), ("H20", "cx7", "666", "dep")]
+HEADERS = ("GPU", "NIC", "tok/s", "layout")
+
+
+def test_what_is_alike_in_every_row_is_said_once_where_the_table_is_too_wide() -> None:
+    assert len(lines(HEADERS, WIDE, 24)[1]) == 24
+    assert lines(HEADERS, WIDE, 21, title="Best") == [
+        *lines(("GPU", "tok/s"), [("H800", "2,569"), ("H20", "666")], title="Best"),
+        "In every row: NIC",
+        "cx7, layout dep",
+    ]
+
+
+def test_the_first_column_and_those_that_differ_stay() -> None:
+    same: list[tuple[str, ...]] = [("a" * 30, "1"), ("a" * 30, "2")]
+    assert lines(("operator", "ms"), same, 20) == lines(("operator", "ms"), same, 200)
+
+
+def test_a_single_row_stands_upright_where_it_is_too_wide() -> None:
+    assert lines(HEADERS, WIDE[:1], 20) == ["GPU     H800", "NIC     cx7", "tok/s   2,569", "layout  dep"]
+    wrapped = lines(("operator", "from"), [("x" * 70, LONG)], 80)[1:]
+    assert [line[:10] for line in wrapped] == ["from      ", " " * 10]
+    assert " ".join(line[10:] for line in wrapped) == LONG
+
+
+@given(st.lists(st.tuples(WORDS, WORDS, WORDS), max_size=6), st.integers(60, 200))
 @settings(max_examples=100, deadline=None)
 def test_every_cell_stands_in_its_column(rows: list[tuple[str, ...]], width: int) -> None:
     headers = ("operator", "ms", "share")

@@ -6,7 +6,8 @@ from typing import Literal
 
 from moeplan.kernels.origin import Origin
 from moeplan.kinds import Real
-from moeplan.layers.layer import Layer, Stage, StageName
+from moeplan.layers.layer import Layer
+from moeplan.layers.stage import Stage, StageName
 from moeplan.ops.cost import Cost
 
 NAMES: tuple[StageName, ...] = ("attention_front", "attention_back", "dispatch", "shared", "routed", "combine")

@@ -49,6 +49,16 @@ def faults(thing: Any, *texts: str) -> dict[str, str]:
 # --- which figure a path means --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("text", ["1.28e2", "1.28E2", "128e0", "12.8e+1", "128"])
+def test_a_number_may_have_an_exponent(text: str) -> None:
+    """YAML 1.1 takes 1e9 for text; here, and in files, it is the number that it looks like."""
+    experts = model(f"model.experts.count={text}").experts
+    assert isinstance(experts, Experts)
+    assert experts.count == 128
+    assert "1280.5" in faults(DEEPSEEK, "model.experts.count=12.805e2")["model.experts.count"]
+    assert "has no unit" in faults(H800, f"gpu.memory.bandwidth={text}")["gpu.memory.bandwidth"]
+
+
 def test_a_full_path_and_its_unique_end_mean_the_same() -> None:
     assert gpu("gpu.memory.bandwidth=4.8TB/s").memory.bandwidth == 4.8e12
     assert gpu("gpu.bandwidth=4.8TB/s", of=CATALOG.gpu("l40s")).memory.bandwidth == 4.8e12  # no second bandwidth there

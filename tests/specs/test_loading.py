@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from moeplan.errors import Fault, InputError
 from moeplan.specs.gpu import Gpu
-from moeplan.specs.loading import build, parse_mapping, read_mapping
+from moeplan.specs.loading import build, parse_mapping, read_mapping, scalar
 
 QUICK = settings(max_examples=60, deadline=None)
 
@@ -270,3 +270,25 @@ def test_one_junk_value_in_a_good_file(key: str, value: object) -> None:
     assert gpu.compute
     assert all(0 < rate < math.inf for rate in gpu.compute.values())
     assert 0 < gpu.vector_rate < math.inf
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    rate: float
+    count: int
+    note: str
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e1", 10), ("2E+3", 2000), (".5e1", 5), ("5.e0", 5), ("6", 6)])
+def test_a_number_with_an_exponent_is_one_where_a_number_is_wanted(text: str, value: int) -> None:
+    """YAML 1.1 takes 1e9 for text, and so it is where text is wanted."""
+    found = build(Figures, parse_mapping(f"rate: {text}\ncount: {text}\nnote: '{text}'", "here"), "here")
+    assert (found.rate, found.count, found.note) == (value, value, text)
+    assert type(found.rate) is float
+    assert type(found.count) is int
+    assert scalar(text) in (text, value)
+
+
+@pytest.mark.parametrize("text", ["1e", "e9", "1.5e0", "1e9x", "1e30"])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="count"):
+        build(Figures, parse_mapping(f"rate: 1\ncount: {text}\nnote: x", "here"), "here")

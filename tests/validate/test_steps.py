@@ -18,10 +18,10 @@ BASELINE = {
     "DeepSeek in-house": 0.060,
     "SGLang, 72 H100": 0.108,
     "SGLang, 96 H200": 0.204,
-    "SGLang MTP, 16 H200": 0.426,
-    "SGLang, GB200": 0.345,
+    "SGLang MTP, 16 H200": 0.270,
+    "SGLang, GB200": 0.144,
     "TensorRT-LLM, least latency": 0.053,
-    "CloudMatrix384": 0.463,
+    "CloudMatrix384": 0.061,
 }
 
 
@@ -34,7 +34,7 @@ def test_no_group_gets_worse(scores: StepScores) -> None:
     assert set(scores.groups) == set(BASELINE)
     for group, held in BASELINE.items():
         assert scores.median(group) < held + 0.01, group
-    assert scores.median() < 0.125
+    assert scores.median() < 0.108
 
 
 def test_deepseeks_layer_is_within_eight_percent(scores: StepScores) -> None:
@@ -50,6 +50,28 @@ def test_two_batch_overlap_pays_from_between_64_and_128_requests(scores: StepSco
     for batch, gains in ((256, True), (128, True), (64, False), (32, False), (8, False), (2, False)):
         overlapped, plain = (speed[f"EP72, {batch} requests, {how}"] for how in ("two-batch", "no overlap"))
         assert (overlapped > plain) == gains, batch
+
+
+def test_the_same_step_is_published_twice_as_kernels_age(scores: StepScores) -> None:
+    """GB200, the same layout, batch and precision: 20 % more three months later; the prediction is of late kernels."""
+    june, later = (row for row in scores.rows if row.name.startswith("GB200") and row.measured < 10_000)
+    assert later.measured / june.measured == pytest.approx(1.198, abs=0.001)
+    assert later.batch == june.batch == 768
+    assert 0 < later.error < june.error
+
+
+def test_speculation_of_that_month_ran_without_overlapped_scheduling() -> None:
+    """As the source's table says; without drafts it has both."""
+    hosts = {row["name"]: row["host"] for row in published(CATALOG) if row["group"] == "SGLang MTP, 16 H200"}
+    assert [host for name, host in hosts.items() if "0 drafts" not in name] == ["serial"] * 2
+    assert sorted(host for name, host in hosts.items() if "0 drafts" in name) == ["overlapped", "serial"]
+
+
+def test_a_supernodes_batches_are_throughput_times_time(scores: StepScores) -> None:
+    """CloudMatrix384's TPOTs: 46.8, 47.4, 49.4, 24.6 and 14.9 ms, so the batch is of a package of two dies."""
+    rows = [row for row in scores.rows if row.group == "CloudMatrix384"]
+    for row, tpot in zip(rows, (46.8, 47.4, 49.4, 24.6, 14.9), strict=True):
+        assert row.measured * tpot / 1e3 == pytest.approx(row.batch, rel=0.005)
 
 
 def test_balance_is_worth_what_it_was(scores: StepScores) -> None:

@@ -14,8 +14,7 @@ from moeplan.ops.gemm import gemm
 from moeplan.ops.grouped_gemm import grouped_gemm
 from moeplan.ops.machine import Machine
 from moeplan.routing.slots import ExpertLoad
-from moeplan.specs.deployment import LOW_LATENCY
-from moeplan.specs.exchange import Direction, exchange
+from moeplan.specs.exchange import Direction, exchange, usual
 from moeplan.specs.model import Mla
 from moeplan.specs.precision import FORMATS
 
@@ -68,11 +67,11 @@ def _combine(shape: Shape, machine: Machine) -> Cost:
 
 
 def _sent(direction: Direction, shape: Shape, machine: Machine) -> Cost:
-    """DeepEP's low-latency kernels over DeepSeek-V3's experts, where the shape does not say how many."""
+    """The usual all-to-all of the cluster, DeepEP's low latency where it can have that; 256 experts by themselves."""
     return all_to_all(
         direction,
         machine,
-        exchange(LOW_LATENCY),
+        exchange(usual(machine.cluster, shape["ep"])),
         tokens=shape["tokens"],
         hidden=shape["hidden"],
         top_k=shape["top_k"],

@@ -21,7 +21,9 @@ class _Dumper(yaml.SafeDumper):
 
 def fit_text(file: FitFile) -> str:
     """The file, keys without a value left out, lists of plain values on one line."""
-    return yaml.dump(_plain(file), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
+    return yaml.dump(
+        _plain(file), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,14 @@ from moeplan.specs.schedule import TaskStage
 WIDTH = 760
 LETTER = 6.6  # pixels of a letter of a bar's name
 PALE = [COLOURS[4], COLOURS[1], COLOURS[2], COLOURS[3]]  # on which a bar's name can be read
-KINDS = {"compute": 0.95, "compute, slowed": 0.35, "network, hidden": 0.35, "network, exposed": 0.95}
+COMPUTE, SLOWED, HIDDEN, EXPOSED = (
+    "compute",
+    "compute, longer by SMs lent to the network",
+    "network, hidden behind compute",
+    "network, exposed: compute waits",
+)
+STRONG, FAINT = 0.95, 0.45
+KINDS = {COMPUTE: (STRONG, "white"), HIDDEN: (FAINT, "white"), SLOWED: (FAINT, NEGATIVE), EXPOSED: (STRONG, NEGATIVE)}
 WORDS: dict[TaskStage, str] = {
     "attention_front": "attention front",
     "attention_back": "attention back",
@@ -27,14 +34,14 @@ WORDS: dict[TaskStage, str] = {
 def layer_timeline_chart(tasks: Sequence[Interval], *, schedule: str, subtitle: str) -> Spec:
     """Lanes as rows over microseconds, micro-batches in colours.
 
-    A network task is strong where compute waits for it and pale where compute runs beside it; what compute is longer
-    by because the network takes SMs is the pale end of its bar.
+    Strong and without an edge: compute that gets on. Pale: a network task beside compute. A red edge: time lost to the
+    network, strong where compute waits for it, the pale end of a compute bar where it is longer by the SMs taken.
     """
     if not tasks:
         raise ValueError("no task to draw")
     end = max(task.end for task in tasks)
     values = [piece for task in tasks for piece in _pieces(task, tasks)]
-    lost = sum(piece["µs"] for piece in values if piece["kind"] in ("network, exposed", "compute, slowed"))
+    lost = sum(piece["µs"] for piece in values if piece["kind"] in (EXPOSED, SLOWED))
     x: Spec = {
         "field": "from",
         "type": "quantitative",
@@ -43,24 +50,17 @@ def layer_timeline_chart(tasks: Sequence[Interval], *, schedule: str, subtitle: 
     }
     y: Spec = {"field": "lane", "type": "nominal", "sort": ["compute", "network"], "title": None}
     colour = {"domain": sorted({piece["micro-batch"] for piece in values}), "range": PALE}
+    kinds = [kind for kind in KINDS if any(piece["kind"] == kind for piece in values)]
     bars: Spec = {
-        "mark": {"type": "bar", "height": {"band": 0.7}},
+        "mark": {"type": "bar", "height": {"band": 0.7}, "strokeWidth": 2},
         "encoding": {
             "x": x,
             "x2": {"field": "to"},
             "y": y,
             "color": {"field": "micro-batch", "type": "nominal", "scale": colour},
-            "opacity": {
-                "field": "kind",
-                "type": "nominal",
-                "title": None,
-                "scale": {"type": "ordinal", "domain": list(KINDS), "range": list(KINDS.values())},
-            },
-            "stroke": {
-                "condition": {"test": "datum.kind == 'network, exposed'", "value": NEGATIVE},
-                "value": "white",
-            },
-            "strokeWidth": {"condition": {"test": "datum.kind == 'network, exposed'", "value": 2}, "value": 1},
+            # One legend of both: what is strong, and what has the edge of lost time.
+            "opacity": _by_kind(kinds, [KINDS[kind][0] for kind in kinds], type="ordinal"),
+            "stroke": _by_kind(kinds, [KINDS[kind][1] for kind in kinds]),
             "tooltip": [{"field": key} for key in ("stage", "micro-batch", "kind", "µs", "from", "to")],
         },
     }
@@ -78,16 +78,28 @@ def _pieces(task: Interval, tasks: Sequence[Interval]) -> Iterator[Spec]:
     """A task's bar, cut where it becomes exposed or slowed."""
     if task.lane == "compute":
         middle = min(task.start + task.alone, task.end)
-        yield from _bar(task, "compute", task.start, middle)
-        yield from _bar(task, "compute, slowed", middle, task.end)
+        yield from _bar(task, COMPUTE, task.start, middle)
+        yield from _bar(task, SLOWED, middle, task.end)
         return
     at = task.start
     for other in tasks:
         if other.lane == "compute" and other.end > at and other.start < task.end:
-            yield from _bar(task, "network, exposed", at, max(at, other.start))
-            yield from _bar(task, "network, hidden", max(at, other.start), min(other.end, task.end))
+            yield from _bar(task, EXPOSED, at, max(at, other.start))
+            yield from _bar(task, HIDDEN, max(at, other.start), min(other.end, task.end))
             at = min(other.end, task.end)
-    yield from _bar(task, "network, exposed", at, task.end)
+    yield from _bar(task, EXPOSED, at, task.end)
+
+
+def _by_kind(kinds: Sequence[str], values: Sequence[object], **scale: str) -> Spec:
+    """A channel that tells the kinds apart; channels alike in field and legend share one legend."""
+    symbol = {"symbolType": "square", "symbolSize": 180, "symbolFillColor": "#777777", "symbolStrokeWidth": 2}
+    return {
+        "field": "kind",
+        "type": "nominal",
+        "title": "time",
+        "legend": symbol,
+        "scale": {"domain": list(kinds), "range": list(values), **scale},
+    }
 
 
 def _bar(task: Interval, kind: str, start: float, end: float) -> Iterator[Spec]:
@@ -104,10 +116,11 @@ def _bar(task: Interval, kind: str, start: float, end: float) -> Iterator[Spec]:
 
 
 def _words(tasks: Sequence[Interval], whole: float) -> Iterator[Spec]:
-    """The names of the bars that are wide enough for them."""
+    """The names of the bars that are wide enough for them, with a dash where it is already the next layer."""
     for task in tasks:
+        next_layer = "′" if task.layer else ""
         word, wide = WORDS[task.stage], (task.end - task.start) / whole * WIDTH if whole else 0.0
         if wide < LETTER * len(word):
             word = word.rpartition(" ")[2]
         if wide >= LETTER * len(word):
-            yield {"lane": task.lane, "middle": (task.start + task.end) / 2 * 1e6, "word": word}
+            yield {"lane": task.lane, "middle": (task.start + task.end) / 2 * 1e6, "word": word + next_layer}

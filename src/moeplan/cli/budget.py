@@ -36,7 +36,7 @@ from moeplan.predict import Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import LOW_LATENCY, Deployment, Precision
-from moeplan.specs.exchange import usual
+from moeplan.specs.exchange import usual_beside
 from moeplan.specs.schedule import PLAIN, schedule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -158,11 +158,12 @@ def _read(question: BudgetQuestion) -> tuple[Predictor, Deployment, float]:
     )
     spec, cluster = ready["model"], ready["cluster"]
     ranks = _ranks(_given(question.ep, "--ep"), cluster)
+    name = PLAIN if question.schedule == "auto" else question.schedule
     sends = spec.is_moe and ranks > 1 and not question.sources.article  # the article has figures of one all-to-all
     deployment = Deployment(
         batch=np.array(whole_range(question.batches, "--batches", least=1, most=MOST_BATCH), dtype=float),
         ep=ranks,
-        exchange=usual(cluster, ranks) if sends else LOW_LATENCY,
+        exchange=usual_beside(name, cluster, ranks) if sends else LOW_LATENCY,
         context=int(count(_given(question.context, "--context"), "--context")),
         drafts=ready["drafts"],
         precision=Precision.of(
@@ -173,7 +174,6 @@ def _read(question: BudgetQuestion) -> tuple[Predictor, Deployment, float]:
     )
     predictor = Predictor.of(spec, cluster, catalog, question.sources)
     # One batch that every schedule takes, so that the rules of a deployment are all checked before the arrays.
-    name = PLAIN if question.schedule == "auto" else question.schedule
     predictor.predict(replace(deployment, batch=schedule(name).micro_batches, schedule=name))
     return predictor, deployment, positive(_given(question.min_tps, "--min-tps"), "--min-tps")
 

@@ -11,6 +11,7 @@ from moeplan.cli.options import (
     MOST_DRAFTS,
     MOST_GPUS,
     acceptance,
+    attention_ranks,
     count,
     edited_model,
     edits_of,
@@ -85,6 +86,7 @@ def read_layouts(question: LayoutsQuestion) -> ReadLayouts:
     )
     model, edits = edited_model(catalog, question.model, question.edits)
     cluster = machines.one(catalog, edits)
+    attention_ranks(question.tp, named_layouts(names(question.layout, "--layout")))
     contexts, drafts = _contexts(question.context), int(count(question.mtp, "--mtp", least=0, most=MOST_DRAFTS))
     _check_model(model, contexts, drafts)
     precision = Precision.of(

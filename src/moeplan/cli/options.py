@@ -12,10 +12,11 @@ import click
 
 from moeplan import units
 from moeplan.errors import Fault, InputError, suggestion
-from moeplan.specs.catalog import Catalog
+from moeplan.specs.catalog import ENVIRONMENT, Catalog
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import CORE_FORMATS, Acceptance
 from moeplan.specs.model import ModelSpec
+from moeplan.specs.own_data import use_own
 from moeplan.specs.precision import FORMATS
 
 if TYPE_CHECKING:
@@ -34,8 +35,18 @@ PUBLISHED_ACCEPTANCE_SOURCE = "assumed: 0.85 per draft, geometric (DeepSeek-V3 r
 def data_option(command: Command) -> Command:
     """A folder that adds to the packaged data or overrides it."""
     return click.option(
-        "--data", metavar="DIR", help="Folder with your own gpus/, nics/, models/, kernels/ (MOEPLAN_DATA)."
+        "--data",
+        metavar="DIR",
+        is_eager=True,  # other options name schedules and all-to-alls of it
+        callback=_own_data,
+        help="Folder with your own gpus/, nics/, models/, kernels/, schedules/, exchanges/ (MOEPLAN_DATA).",
     )(command)
+
+
+def _own_data(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Make the folder's schedules and all-to-alls known by name; Catalog.standard refuses what is no folder."""
+    use_own(value if value is not None else os.environ.get(ENVIRONMENT))
+    return value
 
 
 def set_option(command: Command) -> Command:
@@ -220,6 +231,15 @@ def whole_range(text: str, name: str, *, least: int, most: int = 100_000) -> tup
             raise InputError("options", [Fault(name, f"is {text!r}", fix)])
         found.update(range(numbers[0], numbers[-1] + 1))
     return tuple(sorted(found))
+
+
+def attention_ranks(text: str, layouts: tuple[str, ...]) -> tuple[int, ...]:
+    """GPUs per attention rank to try; raise InputError where no layout asked for has a choice of them."""
+    if text.strip() != "1" and not any(layout.startswith("d") for layout in layouts):
+        fix = "leave it out, or add a layout by requests: dep, dep-ag or dtp-ag"
+        take = f"{' and '.join(layouts)} {'takes' if len(layouts) == 1 else 'take'} all GPUs"
+        raise InputError("options", [Fault("--tp", f"is {text}, {take}", fix)])
+    return whole_range(text, "--tp", least=1, most=MOST_GPUS)
 
 
 def instance_sizes(text: str | None, cluster: Cluster) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from moeplan.cli.options import (
     MOST_DRAFTS,
     MOST_GPUS,
     acceptance,
+    attention_ranks,
     count,
     edited_model,
     edits_of,
@@ -41,7 +42,7 @@ from moeplan.specs.deployment import (
 from moeplan.specs.exchange import AUTO
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.schedule import PLAIN, schedule
-from moeplan.specs.spread import named_layouts
+from moeplan.specs.spread import LAYOUTS, named_layouts
 
 EXTRAS = (0, 1, 2)  # redundant slots of a rank that `auto` tries, beyond what fills every rank
 MOST_CONFIGURATIONS = 1_000_000_000  # about a quarter of an hour
@@ -60,7 +61,7 @@ class PlanQuestion(Question, frozen=True, kw_only=True):
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """One cluster to search. asked: the options that name it; left_out: all-to-alls that it cannot have, and why."""
+    """One cluster to search. asked: the options that name it; left_out: what was asked for and not tried, and why."""
 
     asked: Mapping[str, str]
     predictor: Predictor
@@ -110,7 +111,7 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
         lambda: count(question.max_batch, "--max-batch", most=LARGEST_BATCH),
         lambda: acceptance(question.acceptance, 1),
         lambda: question.sources,
-        lambda: _named_schedules(question.schedule),
+        lambda: _check_modes(_named_schedules(question.schedule), question.exchange),
         lambda: named_layouts(names(question.layout, "--layout")),
         lambda: read_exchanges(question.exchange),
         lambda: whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
@@ -147,11 +148,12 @@ def read_plan(question: PlanQuestion) -> ReadPlan:
 def _space(
     question: PlanQuestion, predictor: Predictor, context: float, routed: RoutedLoads | None
 ) -> tuple[Space, tuple[str, ...]]:
-    """The space of one cluster, and why all-to-alls that were named are not in it."""
+    """The space of one cluster, and why all-to-alls, layouts and attention TP sizes asked for are not in it."""
     model, cluster = predictor.model, predictor.machine.cluster
     counts, layouts = instance_sizes(question.gpus, cluster), named_layouts(names(question.layout, "--layout"))
     reach, left_out = searched(question.exchange, predictor, counts, layouts, question.experts)
     drafts = _drafts(model, question.mtp)
+    tps = attention_ranks(question.tp, layouts)
     _check_slots(model, counts, redundant_slots(question.redundant))
     largest = int(count(question.max_batch, "--max-batch", most=LARGEST_BATCH))
     space = Space(
@@ -164,13 +166,15 @@ def _space(
         acceptance=acceptance(question.acceptance, max(drafts)),
         model=model,
         layouts=layouts,
-        tps=whole_range(question.tp, "--tp", least=1, most=MOST_GPUS),
+        tps=tps,
         redundant=redundant_slots(question.redundant),
         extras=EXTRAS if question.redundant == BEST else (0,),
         routed=routed,
         reach=reach,
     )
-    space = replace(space, layouts=_answered(predictor, space))
+    answered, unpriced = _answered(predictor, space)
+    unused = tuple(_unused(space, layouts))
+    space = replace(space, layouts=answered)
     if space.size > MOST_CONFIGURATIONS:
         fix = f"narrow --gpus, --max-batch or --mtp; at most {MOST_CONFIGURATIONS:,} are searched per cluster"
         raise InputError("options", [Fault("--gpus", f"spans {space.size:,} configurations", fix)])
@@ -178,7 +182,20 @@ def _space(
         raise InputError(
             "options", [Fault("--schedule", "leaves nothing to try", "two-batch needs --max-batch of 2 or more")]
         )
-    return space, left_out
+    return space, (*left_out, *unpriced, *unused)
+
+
+def _unused(space: Space, layouts: tuple[str, ...]) -> Iterator[str]:
+    """Layouts and sizes of attention ranks that were asked for and of which nothing is tried."""
+    tried = [spread for spread in space.spreads if any(space.counts_for(name, spread).size for name in space.schedules)]
+    missing = [str(tp) for tp in space.tps if not any(spread.tp == tp for spread in tried if spread.layout[0] == "d")]
+    if missing and any(layout.startswith("d") for layout in layouts):
+        yield f"--tp {', '.join(missing)}: divides no heads or no instance size in layouts by requests"
+    for layout in layouts if layouts != tuple(LAYOUTS) else ():  # who names none has not asked for any
+        if not any(spread.layout == layout for spread in tried):
+            kept = any(spread.layout == layout for spread in space.spreads)
+            why = "no --schedule named suits it" if kept else "the model cannot be spread so over these GPUs"
+            yield f"--layout {layout}: {why}"
 
 
 def _check_slots(model: ModelSpec, counts: tuple[int, ...], redundant: int | None) -> None:
@@ -200,13 +217,14 @@ def _check_slots(model: ModelSpec, counts: tuple[int, ...], redundant: int | Non
         raise InputError("options", [Fault("--redundant", f"{slots} slots divide over none of {sizes} GPUs", fix)])
 
 
-def _answered(predictor: Predictor, space: Space) -> tuple[str, ...]:
-    """The layouts for whose kernels and wires the allowed sources answer, on this GPU.
+def _answered(predictor: Predictor, space: Space) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The layouts for whose kernels and wires the allowed sources answer, on this GPU, and why others are left out.
 
     Raises Unsupported, naming every reason, when there is none.
     """
     found: list[str] = []
     faults: list[Fault] = []
+    reasons: list[str] = []
     for layout in space.layouts:
         try:
             few = replace(space, layouts=(layout,), schedules=(PLAIN,), batches=space.batches[:1], routed=None)
@@ -214,11 +232,13 @@ def _answered(predictor: Predictor, space: Space) -> tuple[str, ...]:
                 predictor.evaluate(piece)
         except InputError as error:
             faults.extend(fault for fault in error.faults if fault not in faults)
+            if any(spread.layout == layout for spread in space.spreads):  # _unused says it of the others
+                reasons.append(f"--layout {layout}: {'; '.join(map(str, error.faults))}")
         else:
             found.append(layout)
     if not found:
         raise Unsupported(predictor.machine.cluster.gpu.name, faults)
-    return tuple(found)
+    return tuple(found), tuple(reasons)
 
 
 def _drafts(model: ModelSpec, text: str) -> tuple[int, ...]:
@@ -269,8 +289,27 @@ def _smallest(precision: Precision, exchange: str) -> Deployment:
 
 
 def _schedules(text: str, model: ModelSpec, most_gpus: int) -> tuple[str, ...]:
-    """The schedules named; overlap needs an all-to-all to hide, so a dense model or one GPU has only the naive one."""
-    return _named_schedules(text) if model.is_moe and most_gpus > 1 else (PLAIN,)
+    """The schedules named; overlap needs an all-to-all to hide, so a dense model or one GPU has only the naive one.
+
+    Raises InputError where that one is not among them.
+    """
+    named = _named_schedules(text)
+    if model.is_moe and most_gpus > 1:
+        return named
+    if PLAIN not in named:
+        what = f"{model.name}, which has no experts," if not model.is_moe else "one GPU"
+        fault = Fault("--schedule", f"{', '.join(named)} hides an all-to-all, {what} has none", f"add {PLAIN}")
+        raise InputError("options", [fault])
+    return (PLAIN,)
+
+
+def _check_modes(schedules: tuple[str, ...], exchange: str) -> None:
+    """A search asks for one all-to-all at every size: where a schedule was made for another mode, it is to be named."""
+    made = [f"{name} ({schedule(name).mode})" for name in schedules if schedule(name).mode]
+    if made and exchange.strip() == AUTO:
+        fix = "name those to search with --exchange, such as deepep-low-latency,deepep-normal"
+        problem = f"{', '.join(made)} was made for an all-to-all of another mode than auto takes"
+        raise InputError("options", [Fault("--schedule", problem, fix)])
 
 
 def _named_schedules(text: str) -> tuple[str, ...]:

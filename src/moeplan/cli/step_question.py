@@ -29,8 +29,8 @@ from moeplan.errors import Fault, InputError, together
 from moeplan.predict import Prediction, Predictor
 from moeplan.specs.catalog import Catalog
 from moeplan.specs.cluster import Cluster
-from moeplan.specs.deployment import HOSTS, Deployment, HostName, Precision, head_faults
-from moeplan.specs.exchange import AUTO, usual
+from moeplan.specs.deployment import HOSTS, Deployment, HostName, Precision, head_faults, is_all_to_all
+from moeplan.specs.exchange import AUTO, usual, usual_beside
 from moeplan.specs.model import ModelSpec
 from moeplan.specs.spread import LAYOUTS, Spread, named_layouts, spreads
 
@@ -161,8 +161,11 @@ def _exchange(question: StepQuestion, spread: Spread, predictor: Predictor) -> s
         from moeplan.cli.exchanges import one_exchange
 
         return one_exchange(question.exchange, spread, predictor, question.experts)
-    article = predictor.machine.kernels.sources.article
-    return usual_spread(spread, predictor.model, predictor.machine.cluster, article=article).exchange
+    article, cluster = predictor.machine.kernels.sources.article, predictor.machine.cluster
+    usual_one = usual_spread(spread, predictor.model, cluster, article=article).exchange
+    if question.schedule == "auto" or article or not is_all_to_all(usual_one) or not predictor.model.is_moe:
+        return usual_one
+    return usual_beside(question.schedule, cluster, spread.counts[0])
 
 
 def usual_spread(spread: Spread, model: ModelSpec, cluster: Cluster, *, article: bool) -> Spread:

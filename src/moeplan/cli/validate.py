@@ -110,6 +110,24 @@ def steps(data: str | None, as_json: bool) -> int:
     return 0
 
 
+@command.command("overlap")
+@data_option
+@json_option
+def overlap(data: str | None, as_json: bool) -> int:
+    """When two-batch overlap pays (72 H100), and one node's dispatch and combine over the batch, beside measured."""
+    from moeplan.explain.overlap_facts import overlap_facts
+    from moeplan.report.overlap_report import overlap_content, print_overlap
+
+    facts = overlap_facts(Catalog.standard(data))
+    if as_json:
+        print_json(document("validate-overlap", plain(overlap_content(facts))))
+        return 0
+    from moeplan.report.tables import console
+
+    print_overlap(console(), facts)
+    return 0
+
+
 def _content(comparison: ProfileComparison) -> dict[str, object]:
     items = (
         *comparison.operators,

@@ -37,7 +37,7 @@ RANKINGS: Final[dict[str, Callable[[Prediction], float | None]]] = {
 class Result(Struct, frozen=True, kw_only=True):
     """What was found for one cluster; asked: the options that name it; complete: False after an interrupt.
 
-    left_out: all-to-alls that were asked for and that the cluster cannot have, or not at every size, and why.
+    left_out: what was asked for and is not tried, or not at every size: all-to-alls, layouts, attention TP sizes; why.
     """
 
     gpu: str

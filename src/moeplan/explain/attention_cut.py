@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from moeplan.layers.layer import attention_operators
 from moeplan.predict import GroupTime, Prediction, Predictor
 from moeplan.specs.schedule import schedule, schedule_names
 
@@ -12,12 +13,13 @@ from moeplan.specs.schedule import schedule, schedule_names
 class CutGain(Struct, frozen=True, kw_only=True):
     """gain: of the throughput, 0.02 for 2 %; before: the operators that open the second half, over kinds of layers.
 
-    schedule: the one that cuts there.
+    schedule: the one that cuts there. tried: places to cut, the step's own among them, of the kind of layer with most.
     """
 
     gain: float
     before: tuple[str, ...]
     schedule: str
+    tried: int
     prediction: Prediction
 
 
@@ -32,6 +34,7 @@ def cut_gain(predictor: Predictor, step: Prediction) -> CutGain | None:
         gain=float(best.tps_per_gpu) / float(step.tps_per_gpu) - 1.0,
         before=tuple(dict.fromkeys(opened)),
         schedule=name,
+        tried=max(len(attention_operators(group.layer)) + 1 for group in step.groups if group.group.ffn == "moe"),
         prediction=best,
     )
 

@@ -129,6 +129,22 @@ class PrintedShape(Struct, frozen=True, kw_only=True):
     width: int | None = None
 
 
+class OneNode(Struct, frozen=True, kw_only=True):
+    """Low-latency kernels inside a node; ranges low to high, neither batch nor card stated.
+
+    targets: ranks that a token goes to; hidden_share: of the communication, hidden by the receive hook.
+    """
+
+    ranks: int
+    experts: int
+    top_k: int
+    hidden: int
+    targets: tuple[float, ...]
+    dispatch: Annotated[tuple[float, ...], "s"]
+    combine: Annotated[tuple[float, ...], "s"]
+    hidden_share: tuple[float, ...]
+
+
 class BatchArticle(Struct, frozen=True, kw_only=True):
     """data/article/batch_article.yaml."""
 
@@ -147,6 +163,7 @@ class BatchArticle(Struct, frozen=True, kw_only=True):
     drafted: tuple[Sample, ...]
     accepted: tuple[Accepted, ...]
     operators: OperatorCount
+    one_node: OneNode
     shapes: tuple[PrintedShape, ...]
 
     @property

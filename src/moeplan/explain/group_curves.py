@@ -17,8 +17,7 @@ from moeplan.ops.dispatch_combine import all_to_all
 from moeplan.ops.grouped_gemm import grouped_gemm
 from moeplan.ops.machine import Machine
 from moeplan.routing.slots import deal, expert_load
-from moeplan.specs.deployment import LOW_LATENCY
-from moeplan.specs.exchange import Direction, exchange
+from moeplan.specs.exchange import Direction, exchange, usual
 from moeplan.specs.model import Experts, ModelSpec
 from moeplan.specs.precision import Format, weight_format
 
@@ -48,12 +47,16 @@ class GroupCurve(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """An expert layer at one EP size: the products of the mean rank, and both all-to-alls, in seconds."""
+    """An expert layer at one EP size: the products of the mean rank, and both all-to-alls, in seconds.
+
+    exchange: the all-to-all, the usual one of the cluster at that size; empty where nothing is sent.
+    """
 
     ep: int
     batch: float
     products: float
     all_to_all: float
+    exchange: str
     origin: Origin
 
     @property
@@ -125,12 +128,13 @@ def turns(
     found = []
     for ep in eps:
         own = batch / ep if global_batch else batch
+        sent_by = usual(machine.cluster, ep)
         both = [_cost(machine, model, experts, product, own, q_len, ep, fmt) for product in PRODUCTS]
         wires = [
             all_to_all(
                 name,
                 machine,
-                exchange(LOW_LATENCY),
+                exchange(sent_by),
                 tokens=own * q_len,
                 hidden=model.hidden,
                 top_k=experts.top_k,
@@ -147,6 +151,7 @@ def turns(
                 batch=own,
                 products=sum(float(cost.seconds) for cost in both),
                 all_to_all=sum(float(cost.seconds) for cost in wires),
+                exchange=sent_by if wires else "",
                 origin=worst(*(cost.origin for cost in (*both, *wires))),
             )
         )

@@ -31,8 +31,8 @@ UNSTATED: Final = {
 }
 # Of whole steps, in logarithms: what leaves 10 % of the published rows above the band; and what leaves 10 % of the
 # pairs of one source and chip outside it, not 20, since no published pair compares two layouts (band_coverage).
-LONGER: Final = 0.29
-PAIR: Final = 0.10
+LONGER: Final = 0.23
+PAIR: Final = 0.11
 
 
 class Band(Struct, frozen=True, kw_only=True):

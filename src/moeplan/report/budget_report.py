@@ -23,6 +23,7 @@ from moeplan.report.document import Json
 from moeplan.report.tables import Console, Table, table
 from moeplan.routing.coverage import NO_LIMIT, GroupLimit
 from moeplan.specs.deployment import Deployment
+from moeplan.specs.exchange import exchange
 from moeplan.specs.model import ModelSpec
 from moeplan.units import gib
 
@@ -185,10 +186,12 @@ def _notes(answer: Budget, predictor: Predictor, deployment: Deployment) -> list
     if experts is not None and ep > 1:
         top_k, count = experts.top_k, experts.count
         limit = GroupLimit(count=experts.n_group, taken=experts.topk_group) if experts.n_group > 1 else NO_LIMIT
+        low = exchange(deployment.exchange).mode == "low-latency"
+        sent = f"the low-latency kernels send all {top_k} messages" if low else "normal kernels send one to each rank"
         lines.append(
             f"A token's {top_k} experts lie on {distinct_target_ranks(ep, top_k, count, limit):.2f} of {ep:.0f} ranks "
-            f"(the article's 1 − (1 − 1/P)^k: {float(target_ranks(ep, top_k)):.2f}); the low-latency kernels send all "
-            f"{top_k} messages, and these are the bytes counted."
+            f"(the article's 1 − (1 − 1/P)^k: {float(target_ranks(ep, top_k)):.2f}); {sent}, and these are the "
+            f"bytes counted ({deployment.exchange})."
         )
     best = answer.point.best
     if best is not None and experts is not None and best.batch in answer.chains.batch:

@@ -146,9 +146,10 @@ def print_costs(
     for gpu, found in turns.items():
         best = min(found, key=lambda turn: turn.seconds)
         listed = ", ".join(f"{turn.ep}: {turn.products * 1e6:.0f} + {turn.all_to_all * 1e6:.0f}" for turn in found)
+        means = " or ".join(dict.fromkeys(turn.exchange for turn in found if turn.exchange))
         out.print(
             f"{gpu}, {found[0].batch:.0f} requests per rank, products + all-to-all in µs by EP size: {listed}; "
-            f"shortest at EP{best.ep}."
+            f"shortest at EP{best.ep}. Tokens by {means}."
         )
     for claim in claims:
         out.print()

@@ -37,6 +37,7 @@ def _cut(cut: CutGain) -> Json:
         "schedule": cut.schedule,
         "before": list(cut.before),
         "gain": cut.gain,
+        "tried": cut.tried,
         "tok_s_per_gpu": float(cut.prediction.tps_per_gpu),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moeplan.explain.alternatives import MOST_CONFIGURATIONS
 from moeplan.explain.answer import RANKINGS, Answer, Result, per_watt
+from moeplan.explain.attention_cut import CutGain
 from moeplan.explain.shares import measured_share, resource_shares
 from moeplan.explain.shortfall import Shortfall
 from moeplan.predict import Prediction
@@ -62,14 +63,21 @@ def print_plan(out: Console, answer: Answer, *, question: str, min_tps: float, f
     )
     out.print(_promise(winner.found.prediction, min_tps))
     _print_alternatives(out, answer, winner.found.prediction)
-    if answer.cut is not None and answer.cut.gain > LEAST_GAIN:
-        out.print(
-            f"Attention cut before {' or '.join(answer.cut.before)} ({answer.cut.schedule}) would give "
-            f"{answer.cut.gain:+.1%}; no engine's flag asks for that cut."
-        )
+    if answer.cut is not None:
+        out.print(_cut(answer.cut))
     out.print()
     print_prediction(out, winner.found.prediction, heading=False)
     print_launch(out, winner.found.prediction)
+
+
+def _cut(cut: CutGain) -> str:
+    """What another split of attention would give the winner."""
+    if cut.gain > LEAST_GAIN:
+        return (
+            f"Attention cut before {' or '.join(cut.before)} ({cut.schedule}) would give {cut.gain:+.1%}, the best of "
+            f"{cut.tried} cuts; no engine's flag asks for that cut."
+        )
+    return f"Of the {cut.tried} cuts of attention in two ({cut.schedule}) none gives more than the engines' own."
 
 
 def _promise(step: Prediction, min_tps: float) -> str:

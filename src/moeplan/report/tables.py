@@ -9,6 +9,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import click
@@ -51,8 +52,19 @@ class Table(NamedTuple):
     title: str = ""
 
     def lines(self, width: int) -> list[str]:
-        """Lay out for a width: a column that wraps gives way, the others never do."""
-        sizes = [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
+        """Lay out for a width: a column that wraps gives way, the others never do.
+
+        Where that is too wide, what is alike in all rows is said once beneath them, and a single row stands upright.
+        """
+        if self.rows and self._least_width() > width:
+            if len(self.rows) == 1:
+                return self._upright(width)
+            if alike := [index for index in range(1, len(self.headers)) if self._alike(index)]:
+                return self._without(alike, width)
+        return self._as_columns(width)
+
+    def _as_columns(self, width: int) -> list[str]:
+        sizes = self._sizes()
         for index, header in enumerate(self.headers):
             if header in WRAPS:
                 others = sum(sizes) - sizes[index] + GAP * (len(sizes) - 1)
@@ -66,6 +78,36 @@ class Table(NamedTuple):
             for line in range(max(map(len, cells))):
                 parts = [cell[line] if line < len(cell) else "" for cell in cells]
                 result.append(self._line(parts, sizes))
+        return result
+
+    def _sizes(self) -> list[int]:
+        return [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
+
+    def _least_width(self) -> int:
+        sizes = self._sizes()
+        least = [
+            min(size, LEAST_WRAP) if header in WRAPS else size for header, size in zip(self.headers, sizes, strict=True)
+        ]
+        return sum(least) + GAP * (len(least) - 1)
+
+    def _alike(self, index: int) -> bool:
+        return self.headers[index] not in WRAPS and len({row[index] for row in self.rows}) == 1
+
+    def _without(self, alike: list[int], width: int) -> list[str]:
+        kept = [index for index in range(len(self.headers)) if index not in alike]
+        rows = tuple(tuple(row[index] for index in kept) for row in self.rows)
+        lines = Table(tuple(self.headers[index] for index in kept), rows, self.title).lines(width)
+        said = ", ".join(f"{self.headers[index]} {self.rows[0][index]}" for index in alike)
+        return [*lines, *textwrap.wrap(f"In every row: {said}", width, break_on_hyphens=False)]
+
+    def _upright(self, width: int) -> list[str]:
+        widest = max(map(len, self.headers))
+        result = [click.style(self.title, bold=True)] if self.title else []
+        for header, cell in zip(self.headers, self.rows[0], strict=True):
+            wrapped = textwrap.wrap(cell, max(width - widest - GAP, LEAST_WRAP)) or [""]
+            result += [
+                f"{name:<{widest + GAP}}{part}".rstrip() for name, part in zip_longest([header], wrapped, fillvalue="")
+            ]
         return result
 
     def _line(self, parts: list[str], sizes: list[int]) -> str:

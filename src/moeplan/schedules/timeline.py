@@ -8,7 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from moeplan.kinds import Real
-from moeplan.layers.layer import Layer, StageName
+from moeplan.layers.layer import Layer
+from moeplan.layers.stage import StageName
 from moeplan.schedules.formula import formula
 from moeplan.schedules.segments import period
 from moeplan.specs.schedule import ON_NETWORK, Schedule, TaskStage, schedule

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Hashable
 from typing import Literal
 
 import numpy as np
@@ -50,8 +51,9 @@ class Missed(Struct, frozen=True, kw_only=True):
 
 
 class _Tally(Struct):
-    """What is kept of the pieces walked so far."""
+    """What is kept of the pieces walked so far. turns: which precision, spread and schedule come first in a tie."""
 
+    turns: dict[Hashable, int]
     tried: int = 0
     feasible: int = 0
     winner: tuple[float, Deployment] | None = None
@@ -60,14 +62,39 @@ class _Tally(Struct):
     front: list[FrontPoint] = field(default_factory=list)
     complete: bool = True
 
+    def rank(self, point: Deployment) -> tuple[float, ...]:
+        """What a tie is decided by: the lowest wins."""
+        names = (point.precision, point.schedule, point.tp, point.moe_tp, point.exchange)
+        return self.turns[names], float(point.batch), float(point.gpus), float(point.drafts)
+
+    def better(
+        self, held: tuple[float, Deployment] | None, by_batch: Array, within: Array, grid: Deployment
+    ) -> tuple[float, Deployment] | None:
+        """Keep the higher of the scores by batch; a tie goes to the lower rank.
+
+        `within`, of shape (counts, batches, drafts), tells which GPUs and drafts give a batch its score: the largest.
+        """
+        top = float(by_batch.max())
+        if not np.isfinite(top):
+            return held
+        slack = TIE * abs(top)
+        if held is not None and top < held[0] - slack:
+            return held
+        point = _point(grid, within, int(np.argmax(by_batch >= top - slack)))
+        if held is None or top > held[0] + slack:
+            return top, point
+        # A choice of names has many pieces, between those of others: a tie in a later one may still come before.
+        return (top, point) if self.rank(point) < self.rank(held[1]) else held
+
 
 def best(predictor: Predictor, space: Space, *, min_tps: float, progress: Progress | None = None) -> Found | Missed:
     """Maximise tokens per second per GPU over the space, under memory and min_tps (accepted tokens/s per user).
 
-    Ties go to the first precision, spread and schedule, in them to the smaller batch, fewer GPUs, fewer drafts.
+    Ties go to the first spread, schedule and precision, in them to the smaller batch, fewer GPUs, fewer drafts.
     `progress` is called with (tried, all) after each piece; an interrupt ends the walk and marks the answer incomplete.
     """
-    tally = _Tally()
+    choices = itertools.product(space.precisions, space.spreads, space.schedules)
+    tally = _Tally({(p, n, s.tp, s.moe_tp, s.exchange): turn for turn, (p, s, n) in enumerate(choices)})
     try:
         for piece in space.pieces():
             _walk(predictor, piece, min_tps, tally)
@@ -112,40 +139,12 @@ def _walk(predictor: Predictor, piece: Deployment, min_tps: float, tally: _Tally
     fastest = speed.max(axis=(0, 2))
     if not np.any(np.isfinite(fastest)):
         if tally.fastest is None:
-            tally.leanest = _better(tally.leanest, free.max(axis=(0, 2)), free, piece)
+            tally.leanest = tally.better(tally.leanest, free.max(axis=(0, 2)), free, piece)
         return
-    tally.fastest = _better(tally.fastest, fastest, speed, piece)
+    tally.fastest = tally.better(tally.fastest, fastest, speed, piece)
     allowed = np.where(fastest >= min_tps, np.asarray(piece.batch).ravel() / piece.tp * fastest, -np.inf)
-    tally.winner = _better(tally.winner, allowed, speed, piece)
+    tally.winner = tally.better(tally.winner, allowed, speed, piece)
     tally.front = _merge(tally.front, fastest, speed, piece)
-
-
-def _better(
-    held: tuple[float, Deployment] | None, by_batch: Array, within: Array, grid: Deployment
-) -> tuple[float, Deployment] | None:
-    """Keep the higher of the scores by batch; a tie goes to the smaller batch, then fewer GPUs, then fewer drafts.
-
-    `within`, of shape (counts, batches, drafts), tells which GPUs and drafts give a batch its score: the largest.
-    """
-    top = float(by_batch.max())
-    if not np.isfinite(top):
-        return held
-    slack = TIE * abs(top)
-    if held is not None and top < held[0] - slack:
-        return held
-    point = _point(grid, within, int(np.argmax(by_batch >= top - slack)))
-    if held is None or top > held[0] + slack:
-        return top, point
-    # The pieces of one choice of names come in turn: a tie in a later piece may still be of a smaller batch.
-    return (top, point) if _names(held[1]) == _names(point) and _rank(point) < _rank(held[1]) else held
-
-
-def _names(point: Deployment) -> tuple[object, ...]:
-    return point.precision, point.schedule, point.tp, point.moe_tp, point.exchange
-
-
-def _rank(point: Deployment) -> tuple[float, float, float]:
-    return float(point.batch), float(point.gpus), float(point.drafts)
 
 
 def _point(grid: Deployment, within: Array, batch: int) -> Deployment:

@@ -112,14 +112,15 @@ class Space(Struct, frozen=True, kw_only=True):
 
         The numbers of a piece are arrays on open axes (counts, batches, drafts). A piece fits in the cache of a core
         and bounds the memory of a search of any size. Batches are cut before counts: what does not depend on the EP
-        size is then computed once.
+        size is then computed once; precisions come in turn, as the experts' half of a layer is the same for all.
         """
-        for precision in self.precisions:
-            for spread in self.spreads:
-                for schedule in self.schedules:
-                    yield from self._pieces(precision, spread, schedule)
+        for spread in self.spreads:
+            for schedule in self.schedules:
+                for grid in self._pieces(spread, schedule):
+                    for precision in self.precisions:
+                        yield replace(grid, precision=precision)
 
-    def _pieces(self, precision: Precision, spread: Spread, schedule: ScheduleName) -> Iterator[Deployment]:
+    def _pieces(self, spread: Spread, schedule: ScheduleName) -> Iterator[Deployment]:
         batches, counts = self.batches_for(schedule, spread.tp), self.counts_for(schedule, spread)
         if not (batches.size and counts.size):
             return
@@ -128,7 +129,7 @@ class Space(Struct, frozen=True, kw_only=True):
         for low in range(0, counts.size, rows):
             for left in range(0, batches.size, columns):
                 grid = self.deployment(
-                    precision, spread, schedule, counts[low : low + rows], batches[left : left + columns]
+                    self.precisions[0], spread, schedule, counts[low : low + rows], batches[left : left + columns]
                 )
                 for redundant in self.redundant_for(spread, counts[low : low + rows]):
                     yield grid if redundant is None else replace(grid, redundant=redundant[:, None, None])

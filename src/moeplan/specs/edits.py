@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 
 from moeplan.errors import Fault, InputError, suggestion
 from moeplan.specs.gpu import EDITED
-from moeplan.specs.loading import convert, struct_fields, with_unit
+from moeplan.specs.loading import convert, scalar, struct_fields, with_unit
 
 T = TypeVar("T")
 Target = Literal["gpu", "nic", "model", "cluster"]
@@ -113,7 +113,7 @@ def _replace(thing: Any, path: list[str], edit: Edit, faults: list[Fault]) -> An
     elif rest:
         new = _replace(value, rest, edit, faults)
     else:
-        new = convert(hint, _literal(edit.value), where, dimension, faults)
+        new = convert(hint, scalar(edit.value), where, dimension, faults)
     return thing if len(faults) > before else _unchecked(thing, name, new)
 
 
@@ -122,14 +122,3 @@ def _unchecked(thing: Any, name: str, value: Any) -> Any:
     changed = copy.copy(thing)
     force_setattr(changed, name, value)
     return changed
-
-
-def _literal(text: str) -> Any:
-    """The value as YAML would read it, so that 6 is a number and «two-stage» is text."""
-    import yaml
-
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):  # a whole number of 5,000 digits is a ValueError
-        return text
-    return value if isinstance(value, int | float | bool) or value is None else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import inf
@@ -15,13 +14,14 @@ from moeplan.errors import Fault, InputError, UnknownName
 from moeplan.specs.cluster import Cluster
 from moeplan.specs.deployment import LOW_LATENCY
 from moeplan.specs.loading import build, read_mapping
+from moeplan.specs.own_data import check_name, file_of, named_files, own_folder
+from moeplan.specs.schedule import schedule
 
 Mode = Literal["low-latency", "normal", "one domain"]
 Direction = Literal["dispatch", "combine"]
 Network = Literal["ibgda", "mori", "any", "none"]
 Buffer = Literal["low-latency", "normal", "per rank"]
 AUTO: Final = "auto"  # the first by `order` that a cluster can have
-FOLDER = Path(__file__).resolve().parents[1] / "data" / "exchanges"
 
 
 class Exchange(Struct, frozen=True, kw_only=True, eq=False):
@@ -96,11 +96,15 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
         return f"needs a card that GPUs drive by {self.network}, {cluster.nic.name} is not known as one"
 
 
-@lru_cache(maxsize=32)
 def exchange(name: str) -> Exchange:
-    """The all-to-all of that name or alias; raise UnknownName with near names."""
+    """The all-to-all of that name or alias; raise UnknownName with near names, InputError for a bad file."""
+    return _exchange(name, own_folder())
+
+
+@lru_cache(maxsize=32)
+def _exchange(name: str, _own: Path | None) -> Exchange:
     given = name.lower().strip()
-    if os.path.basename(given) == given and os.path.isfile(path := FOLDER / f"{given}.yaml"):
+    if (path := file_of("exchanges", given)) is not None:
         return _one(path)  # a step asks for one: the others need not be read
     found = _all()
     for item in found.values():
@@ -136,6 +140,23 @@ def usual(cluster: Cluster, ranks: int) -> str:
     return next((item.name for item in ordered if ranks <= item.most(cluster)), first.name)
 
 
+def usual_beside(name: str, cluster: Cluster, ranks: int) -> str:
+    """The usual all-to-all, or its maker's in the mode that the schedule of that name was made for.
+
+    Raises InputError where the maker has none that connects so many ranks.
+    """
+    first, mode = usual(cluster, ranks), schedule(name).mode
+    if not mode or exchange(first).mode == mode:
+        return first
+    suited = [item for item in _all().values() if item.mode == mode and ranks <= item.most(cluster)]
+    own = [item.name for item in suited if item.backend == exchange(first).backend]
+    if not own:
+        fix = f"name it: --exchange {' or '.join([first, *(item.name for item in suited)])}"
+        problem = f"{name} was made for an all-to-all in {mode} mode, {exchange(first).title} has none here"
+        raise InputError("options", [Fault("--schedule", problem, fix)])
+    return own[0]
+
+
 def usual_reach(cluster: Cluster) -> dict[str, tuple[float, float]]:
     """The usual all-to-all of every number of ranks: names with the sizes above the first number, up to the second."""
     domain = cluster.gpu.domain
@@ -145,19 +166,20 @@ def usual_reach(cluster: Cluster) -> dict[str, tuple[float, float]]:
 
 @lru_cache(maxsize=32)
 def _one(path: Path) -> Exchange:
-    return build(Exchange, read_mapping(path), str(path))
-
-
-@lru_cache(maxsize=1)
-def _all() -> dict[str, Exchange]:
-    found = {}
-    for path in sorted(FOLDER.glob("*.yaml")):
-        item = _one(path)
-        found[item.name] = item
+    found = build(Exchange, read_mapping(path), str(path))
+    check_name(path, found.name)
     return found
 
 
-@lru_cache(maxsize=1)
+def _all() -> dict[str, Exchange]:
+    return _every(own_folder())
+
+
+@lru_cache(maxsize=4)
+def _every(_own: Path | None) -> dict[str, Exchange]:
+    return {name: _one(path) for name, path in named_files("exchanges").items()}
+
+
 def _vendors() -> frozenset[str]:
     """All whose GPUs some all-to-all runs on."""
     return frozenset(vendor for item in _all().values() for vendor in item.vendors)

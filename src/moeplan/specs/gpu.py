@@ -12,6 +12,7 @@ PRECISIONS = ("bf16", "fp8", "fp4", "int8")
 USUAL_SMS = 132  # of H100, H200, H800
 EDITED = "set by hand"  # why a figure is assumed that was given on the command line
 AttentionOverlap = Literal["none", "two-stage", "three-stage"]
+MOST_JOINED = 10_000  # GPUs of a node or a scale-up domain: more is a slip of the pen
 
 
 class Memory(Struct, frozen=True, kw_only=True):
@@ -74,6 +75,11 @@ class Gpu(Struct, frozen=True, kw_only=True):
         if self.scale_up is not None:
             positive |= {"scale_up.bandwidth": self.scale_up.bandwidth, "scale_up.domain": self.scale_up.domain}
         faults += [Fault(path, "is zero", "give the real figure") for path, value in positive.items() if not value > 0]
+        faults += [
+            Fault(path, f"is {positive[path]:g}", f"give at most {MOST_JOINED:,}, the GPUs that one thing joins")
+            for path in ("gpus_per_node", "scale_up.domain")
+            if positive.get(path, 0) > MOST_JOINED
+        ]
         faults += [
             Fault(f"compute.{key}", "unknown precision", suggestion(key, PRECISIONS) or f"of {', '.join(PRECISIONS)}")
             for key in self.compute

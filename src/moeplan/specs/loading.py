@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import types
 import typing
 from collections.abc import Hashable, Mapping
@@ -48,6 +49,17 @@ def _whole_number(loader: Any, node: yaml.ScalarNode) -> int:
 
 
 _UniqueKeys.add_constructor("tag:yaml.org,2002:int", _whole_number)
+# YAML 1.1 reads 1e9 as text, for want of a dot and a sign; YAML 1.2, JSON and people mean a number where one is wanted.
+_EXPONENT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+def scalar(text: str) -> int | float | bool | str | None:
+    """The value as a file has it, so that 6 is a number and «two-stage» is text."""
+    try:
+        value = yaml.load(text, Loader=_UniqueKeys)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError):
+        return text
+    return value if isinstance(value, int | float | bool) or value is None else text
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -182,6 +194,10 @@ def _quantity(value: Any, dimension: str, path: str, faults: list[Fault]) -> flo
 
 
 def _scalar(hint: Any, value: Any, path: str, faults: list[Fault]) -> Any:
+    if hint in (int, float) and isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value)
+    if hint is int and isinstance(value, float) and value.is_integer() and abs(value) <= HUGE:
+        value = int(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= HUGE:
         value = float(value)
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from moeplan.errors import Fault, InputError, UnknownName
 from moeplan.specs.loading import build, read_mapping
+from moeplan.specs.own_data import PACKAGED, check_name, named_files, own_folder
 
 Lane = Literal["compute", "network"]
 TaskStage = Literal[
@@ -18,7 +19,7 @@ TaskStage = Literal[
 ]
 ON_NETWORK: tuple[TaskStage, ...] = ("dispatch", "combine")
 PLAIN = "naive"  # what dense layers, drafts and single GPUs run
-FOLDER = Path(__file__).resolve().parents[1] / "data" / "schedules"
+FOLDER = PACKAGED / "schedules"
 MOST_PARTS = 64
 
 
@@ -47,7 +48,8 @@ class Run(Struct, frozen=True, kw_only=True):
 class Schedule(Struct, frozen=True, kw_only=True):
     """Read from data/schedules; one period of each lane's program, which repeats layer after layer.
 
-    refines: the schedule whose programs these are, attention cut in two where that is fastest.
+    refines: the schedule whose programs these are, attention cut in two where that is fastest. mode: of the all-to-all
+    that it was made for, empty for the usual one.
     Raises InputError where a micro-batch does not run every stage once.
     """
 
@@ -59,6 +61,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     network: tuple[Run, ...]
     aliases: tuple[str, ...] = ()
     refines: str = ""
+    mode: Literal["", "normal"] = ""
 
     def __post_init__(self) -> None:
         faults = [*_lane_faults(self), *_stage_faults(self)]
@@ -81,21 +84,25 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
 
 def schedule_names() -> tuple[str, ...]:
-    """The names of all schedules, sorted, aliases left out."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+    """The names of all schedules, yours too, sorted, aliases left out."""
+    return tuple(named_files("schedules"))
+
+
+def schedule(name: str) -> Schedule:
+    """Return the schedule of that name or alias; raise UnknownName with near names, InputError for a bad file."""
+    return _schedule(name, own_folder())
 
 
 @lru_cache(maxsize=64)
-def schedule(name: str) -> Schedule:
-    """Return the schedule of that name or alias; raise UnknownName with near names, InputError for a bad file."""
+def _schedule(name: str, _own: Path | None) -> Schedule:
     given = name.lower().strip()
-    names = schedule_names()
-    if given in names:
-        return read_schedule(FOLDER / f"{given}.yaml")
-    every = [read_schedule(FOLDER / f"{stem}.yaml") for stem in names]
+    files = named_files("schedules")
+    if given in files:
+        return read_schedule(files[given])
+    every = [read_schedule(path) for path in files.values()]
     found = next((item for item in every if given in item.aliases), None)
     if found is None:
-        raise UnknownName("schedule", name, [*names, *(alias for item in every for alias in item.aliases)])
+        raise UnknownName("schedule", name, [*files, *(alias for item in every for alias in item.aliases)])
     return found
 
 
@@ -103,9 +110,18 @@ def read_schedule(path: Path) -> Schedule:
     """Read one file, the programs of what it refines filled in; raise InputError naming every fault."""
     content = read_mapping(path)
     if content.get("refines"):
-        base = read_mapping(path.with_name(f"{content['refines']}.yaml"))
+        base = read_mapping(_refined(path, str(content["refines"])))
         content = {key: base[key] for key in ("micro_batches", "compute", "network") if key in base} | content
-    return build(Schedule, content, str(path))
+    found = build(Schedule, content, str(path))
+    check_name(path, found.name)
+    return found
+
+
+def _refined(path: Path, name: str) -> Path:
+    files = named_files("schedules")
+    if name not in files:
+        raise InputError(str(path), [Fault("refines", f"names no schedule: {name!r}", f"one of {', '.join(files)}")])
+    return files[name]
 
 
 def _lane_faults(found: Schedule) -> Iterator[Fault]:

@@ -70,8 +70,9 @@ def fewest_moves(
     """The map nearest to `old` whose fullest rank is at most `bound` times the mean, in every layer that can.
 
     Layer by layer: the move or exchange that takes most off the ranks above the bound per expert loaded, until none is
-    above it, then what can be taken back is; in small layers a search for fewer still; or a fresh placement, renamed, where that needs fewer. A layer that cannot
-    meet the bound gets the fresh one. In hierarchical mode (nodes above 1) only fresh ones keep groups on their nodes.
+    above it, then what can be taken back is; in small layers a search for fewer still; or a fresh placement, renamed,
+    where that needs fewer. A layer that cannot meet the bound gets the fresh one. In hierarchical mode (nodes above 1)
+    only fresh ones keep groups on their nodes.
 
     Raises InputError for a bound below 1.
     """

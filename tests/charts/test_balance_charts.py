@@ -48,6 +48,11 @@ def test_the_curve_marks_what_is_worth_having() -> None:
     top, memory = spec["vconcat"]
     assert top["layer"][1]["data"]["values"][0]["redundant"] == worth.redundant
     assert [round(one["GiB"] * 2**30 / 1e9) for one in memory["data"]["values"]] == list(range(9))
+    gains = [one["gain"] for one in top["layer"][2]["data"]["values"]]
+    assert gains == [f"{point.gain:.2f}×" for point in POINTS if point.possible]
+    domain = top["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert domain[0] == 1.0
+    assert domain[1] >= 1.1  # a tenth of a percent, as near as placements go, is no wiggle to look at
     bare = replica_curve(LOADS, ranks=16, before=2.0, share=0.6, expert_bytes=None, upto=32)
     assert len(replica_curve_chart(bare, worth=bare[0], subtitle="x")["vconcat"]) == 1
 

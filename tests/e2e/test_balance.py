@@ -78,6 +78,12 @@ def test_the_table_the_worth_and_the_charts(tmp_path: Path, capsys: pytest.Captu
     assert "--init-expert-location" in out
     assert "vLLM loads no placement" in out
     assert chart.stat().st_size > 100_000
+    walk = np.cumprod(rng.lognormal(0, 0.3, (6, 4, 64)), axis=0)
+    np.save(tmp_path / "walk.npy", walk)
+    sizes = ("--ranks", "16", "--redundant", "16", "--worth", "--window-seconds", "600", "--pause", "0.1")
+    assert "Rebalancing every window (600 s) costs least: a step" in run(capsys, str(tmp_path / "walk.npy"), *sizes)[1]
+    assert "the longest that the record shows" in run(capsys, *words, "--window-seconds", "1", "--pause", "60")[1]
+    assert "How often to rebalance: say how long a window is" in run(capsys, *words)[1]
     found = document(capsys, *words[:-2])
     assert found["replica_curve"][0]["redundant"] == 0
     assert found["gains"][0]["batch"] is None

@@ -97,6 +97,29 @@ def test_the_file_says_what_was_typed_and_nothing_of_the_machine(cli: Cli) -> No
     assert str(cli.folder) not in (cli.folder / "p.yaml").read_text(encoding="utf-8")
 
 
+def test_a_file_of_loads_is_found_from_any_folder(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named from beside the question, as is a config.json: both folders can move together."""
+    (cli.folder / "loads").mkdir()
+    row = ",".join(str(one % 7 + 1) for one in range(256))
+    cli.write("loads/here.csv", ",".join(f"e{one}" for one in range(256)) + "\n" + row + "\n")
+    cli.write("uniform", "a file that is named like a law")
+    asked = "predict deepseek-v3 --gpu h800 --ep 32 --batch 64 --context 4k --redundant 32 --load"
+    (cli.folder / "questions").mkdir()
+    first = cli.json(f"{asked} loads/here.csv --save questions/q.yaml")
+    assert cli.read("questions/q.yaml")["predict"]["load"] == "../loads/here.csv"
+    assert cli.json("predict questions/q.yaml") == first
+    cli(f"{asked} uniform --save u.yaml")
+    assert cli.read("u.yaml")["predict"]["load"] == "uniform"
+    cli("plan deepseek-v3 --gpu h800 --gpus 32 --context 4k --min-tps 20 --load loads/here.csv --save questions/p.yaml")
+    assert cli.read("questions/p.yaml")["winner"]["load"] == "../loads/here.csv"
+    monkeypatch.chdir(cli.folder / "loads")
+    again = cli.json("predict ../questions/q.yaml")
+    assert again["metrics"] == first["metrics"]
+    cli("explain ../questions/p.yaml")
+    (cli.folder / "loads" / "here.csv").rename(cli.folder / "loads" / "gone.csv")
+    assert "../loads/here.csv" in cli.refused("predict ../questions/q.yaml")
+
+
 def test_a_typed_path_is_kept_as_typed(cli: Cli) -> None:
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "vocab_size": 32000}
     config |= {"num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192}

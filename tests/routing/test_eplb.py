@@ -99,6 +99,25 @@ def test_groups_stay_on_their_node(nodes: int, ranks: int) -> None:
     assert reached.mean() < other.mean()
 
 
+@pytest.mark.parametrize("law", LAWS)
+def test_hierarchical_is_no_worse_at_all_sizes(law: str) -> None:
+    ours, theirs = [], []
+    weight = loads(law)[:3]
+    for nodes in (2, 4, 8):
+        for slots, ranks in SIZES:
+            if ranks % nodes or slots % nodes:
+                continue
+            sizes: dict[str, Any] = dict(slots=slots, ranks=ranks, nodes=nodes, groups=8)
+            reached, published = (
+                make(weight, **sizes).max_over_mean(weight) for make in (balanced_map, published_eplb)
+            )
+            assert (reached <= published * (1 + 1e-9)).all(), sizes
+            ours.append(reached.mean())
+            theirs.append(published.mean())
+    assert len(ours) == 29
+    assert np.mean(ours) < np.mean(theirs) if law != "uniform" else np.mean(ours) <= np.mean(theirs)
+
+
 def best_packing(share: Array, *, ranks: int) -> float:
     """Least load of the fullest rank for these replicas, equal slots, by integer programming."""
     slots = len(share)
@@ -139,6 +158,38 @@ def test_small_cases_come_within_two_percent_of_the_optimum(seed: int) -> None:
         for counts in (placed.copies[0], replicas(weight, slots=slots, most=slots)[0])
     )
     assert best * (1 - 1e-3) <= reached <= best * 1.02
+
+
+def best_apart(load: Array, counts: Array, *, ranks: int) -> float:
+    """Least load of the fullest rank for these counts, equal slots, no rank twice the same; infinity: cannot be."""
+    experts, slots = len(load), int(counts.sum()) // ranks
+    lies = np.arange(experts * ranks).reshape(experts, ranks)
+    matrix = np.zeros((experts + 2 * ranks, lies.size + 1))
+    for expert in range(experts):
+        matrix[expert, lies[expert]] = 1.0
+    for rank in range(ranks):
+        matrix[experts + rank, lies[:, rank]] = 1.0
+        matrix[experts + ranks + rank, lies[:, rank]], matrix[experts + ranks + rank, -1] = load / counts, -1.0
+    low = np.concatenate([counts, np.full(ranks, slots), np.full(ranks, -np.inf)])
+    high = np.concatenate([counts, np.full(ranks, slots), np.zeros(ranks)])
+    found = milp(
+        np.append(np.zeros(lies.size), 1.0),
+        constraints=LinearConstraint(matrix, low, high),
+        integrality=np.append(np.ones(lies.size), 0),
+        bounds=Bounds(0, np.append(np.ones(lies.size), np.inf)),
+    )
+    return float("inf") if found.x is None else float(found.fun)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_small_cases_with_replicas_apart_are_the_optimum(seed: int) -> None:
+    """For the better of two sets of counts, where no rank may hold an expert twice."""
+    weight = np.random.default_rng(seed).lognormal(0, 0.8, (1, 8))
+    ranks = 4 if seed % 2 else 3
+    placed = balanced_map(weight, slots=12, ranks=ranks, tolerance=0.0)
+    counts = (placed.copies[0], replicas(weight, slots=12, most=ranks)[0])
+    best = min(best_apart(weight[0], one, ranks=ranks) for one in counts)
+    assert float(placed.rank_loads(weight).max()) <= best * (1 + 1e-4)
 
 
 def test_replicas_make_the_heaviest_as_light_as_any_counts_can() -> None:

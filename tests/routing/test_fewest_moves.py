@@ -48,9 +48,9 @@ def least_moves(load: Array, old: Whole, *, bound: float) -> int | None:
 
 
 def test_moves_are_near_the_least() -> None:
-    """30 cases: no more than a tenth above the least in all, and the bound is met wherever it can be."""
+    """40 cases: no more than a twentieth above the least in all, and the bound is met wherever it can be."""
     ours = least = 0
-    for seed in range(15):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         before = rng.lognormal(0, 0.8, EXPERTS)
         now = before * rng.lognormal(0, 0.6, EXPERTS)
@@ -65,4 +65,4 @@ def test_moves_are_near_the_least() -> None:
                 assert moved >= possible or old.doubled.any()
                 ours, least = ours + moved, least + possible
     assert least > 20
-    assert ours <= 1.1 * least + 1
+    assert ours <= 1.05 * least + 1

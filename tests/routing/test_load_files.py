@@ -171,6 +171,8 @@ def test_what_is_no_tensor_is_refused(tmp_path: Path, content: Any) -> None:
         ("x.csv", "layer,note\n3,x\n", "no columns e0"),
         ("x.csv", "e0,e2\n1,2\n", "lacks the column e1"),
         ("x.csv", "e0,e1\n1,two\n", "row 2"),
+        ("x.csv", "e0,e1\n1,2,3\n", "give as many cells as the first row has, 2"),
+        ("x.csv", "layer,e0\n3,1\n4,2\n3,1\n5,2\n", "a window has the layers 3, 5, the first has 3, 4"),
         ("x.csv", "layer,e0\nfirst,1\n", "number the layers"),
         ("x.csv", "e0,e1\n1,nan\n2,nan\n", "layer 0, expert 1: is nan; 2 such"),
         ("x.csv", "e0,e1\n1,-2\n", "layer 0, expert 1: is -2; 1 such"),
@@ -188,6 +190,67 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, name: str, text: str, name
     with pytest.raises(InputError) as refused:
         read_loads([tmp_path / name])
     assert named in str(refused.value)
+
+
+def test_layers_keep_their_numbers_and_windows_their_layers(tmp_path: Path) -> None:
+    """A later window may name its layers in another order; a JSON's keys are numbers of layers."""
+    (tmp_path / "a.csv").write_text("Layer,e0,e1\n3,1,2\n5,3,4\n5,30,40\n3,10,20,\n")
+    found = read_loads([tmp_path / "a.csv"])
+    assert found.layers == (3, 5)
+    assert found.windows.tolist() == [[[1, 2], [3, 4]], [[10, 20], [30, 40]]]
+    (tmp_path / "a.json").write_text('{"5": {"0": 3, "1": 4}, "3": [1, 2]}')
+    assert read_loads([tmp_path / "a.json"]).layers == (3, 5)
+    assert read_loads([tmp_path / "a.json"]).total.tolist() == [[1, 2], [3, 4]]
+    assert read_loads([tmp_path / "a.csv", tmp_path / "a.json"]).windows.shape == (3, 2, 2)
+
+
+def test_files_of_other_layers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("layer,e0\n3,1\n4,1\n")
+    (tmp_path / "b.csv").write_text("layer,e0\n5,1\n6,1\n")
+    with pytest.raises(InputError, match=r"is of the layers 5, 6, .* of 3, 4"):
+        read_loads([tmp_path / "a.csv", tmp_path / "b.csv"])
+
+
+def passes(place: Any, records: Any) -> dict[str, Any]:
+    return {"last_physical_to_logical_map": place, "records": records}
+
+
+RECORD = {"forward_pass_id": 7, "global_physical_count": [[1, 2]]}
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ({"records": [RECORD]}, "hold no last_physical_to_logical_map"),
+        (passes([[0, 1]], [{"forward_pass_id": 7}]), "hold no global_physical_count"),
+        (passes([[0, 1]], [RECORD | {"global_physical_count": [[1, 2, 3]]}]), "counts of (1, 3) slots"),
+        (passes([[0, -1]], [RECORD]), "no map of layers × slots"),
+        (passes([[0, 1]], [3]), "its records cannot be read"),
+        (passes([[0, 1]], 3), "its records cannot be read"),
+        (passes("x", [RECORD]), "its records cannot be read"),
+        (passes([[0, 1]], [RECORD | {"forward_pass_id": None}]), "its records cannot be read"),
+    ],
+)
+def test_passes_that_cannot_be_used_are_named(tmp_path: Path, content: Any, named: str) -> None:
+    (tmp_path / "x.pt").write_bytes(torch_bytes(content, {}))
+    with pytest.raises(InputError) as refused:
+        read_loads([tmp_path / "x.pt"])
+    assert named in str(refused.value)
+
+
+def test_passes_of_two_recordings_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(torch_bytes(passes([[0, 1]], [RECORD]), {}))
+    (tmp_path / "b.pt").write_bytes(torch_bytes(passes([[0, 0]], [RECORD]), {}))
+    with pytest.raises(InputError, match="give the files of one recording"):
+        read_loads([tmp_path / "a.pt", tmp_path / "b.pt"])
+
+
+def test_a_file_of_no_known_kind_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gigabytes of weights end in an error, not in memory."""
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 3_000_000)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("read whole"))
+    with pytest.raises(InputError, match="of no kind known"):
+        read_loads([tmp_path / "model.safetensors"])
 
 
 def test_windows_of_two_shapes_are_refused(tmp_path: Path) -> None:

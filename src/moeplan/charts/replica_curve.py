@@ -10,6 +10,7 @@ from moeplan.explain.placement_gain import ServedPoint
 from moeplan.explain.replica_curve import ReplicaPoint
 
 WIDTH = 560
+LEAST_TOP = 1.1  # of the axis: nearer than a tenth of a percent no placement goes, and that is nothing to look at
 COLOURS = {"worst layer": "#D55E00", "mean of the layers": "#0072B2"}
 WORTH_COLOUR = "#009E73"
 
@@ -31,7 +32,7 @@ def replica_curve_chart(
         "axis": {"values": [point.redundant for point in possible], "format": "d", "grid": True},
         "scale": {"nice": False, "zero": False, "padding": 0, "domain": [first - margin, last + margin]},
     }
-    panels = [{"width": WIDTH, "height": 260, "layer": [_lines(possible, x), _mark(worth)]}]
+    panels = [{"width": WIDTH, "height": 260, "layer": [_lines(possible, x), _mark(worth), _gains(possible)]}]
     if all(point.bytes_ is not None for point in possible):
         panels.append(_memory(possible, x))
     if served:
@@ -47,6 +48,7 @@ def _lines(points: Sequence[ReplicaPoint], x: Spec) -> Spec:
         for point in points
         for line, skew in zip(COLOURS, (point.worst, point.mean), strict=True)
     ]
+    top = max(LEAST_TOP, max(point.worst for point in points) * 1.03)
     return {
         "data": {"values": values},
         "mark": {"type": "line", "point": {"size": 30}},
@@ -55,8 +57,8 @@ def _lines(points: Sequence[ReplicaPoint], x: Spec) -> Spec:
             "y": {
                 "field": "skew",
                 "type": "quantitative",
-                "title": "fullest rank over the mean",
-                "scale": {"zero": False},
+                "title": ["fullest rank over the mean", "(label: gain of the step)"],
+                "scale": {"zero": False, "nice": False, "domain": [1.0, top]},
             },
             "color": {
                 "field": "line",
@@ -71,8 +73,8 @@ def _lines(points: Sequence[ReplicaPoint], x: Spec) -> Spec:
 
 def _mark(worth: ReplicaPoint) -> Spec:
     """A ring around the number worth having, named."""
-    text = {"type": "text", "align": "left", "dx": 12, "dy": -12, "color": WORTH_COLOUR, "fontSize": 12}
-    halo = text | {"stroke": "white", "strokeWidth": 4}  # the curves start at the ring and run under its name
+    text = {"type": "text", "align": "left", "dx": 4, "dy": -30, "color": WORTH_COLOUR, "fontSize": 12}
+    halo = text | {"stroke": "white", "strokeWidth": 4}  # curves may run under its name, which is above their labels
     return {
         "data": {"values": [{"redundant": worth.redundant, "skew": worth.mean, "label": "worth having"}]},
         "layer": [
@@ -83,6 +85,20 @@ def _mark(worth: ReplicaPoint) -> Spec:
         "encoding": {
             "x": {"field": "redundant", "type": "quantitative"},
             "y": {"field": "skew", "type": "quantitative"},
+        },
+    }
+
+
+def _gains(points: Sequence[ReplicaPoint]) -> Spec:
+    """Above every point of the mean, how many times as fast a step is as before."""
+    values = [{"redundant": point.redundant, "skew": point.worst, "gain": f"{point.gain:.2f}×"} for point in points]
+    return {
+        "data": {"values": values},
+        "mark": {"type": "text", "dx": 9, "dy": -11, "fontSize": 10, "color": "#555555"},
+        "encoding": {
+            "x": {"field": "redundant", "type": "quantitative"},
+            "y": {"field": "skew", "type": "quantitative"},
+            "text": {"field": "gain"},
         },
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from moeplan.specs.loading import HUGE, read_mapping
 T = TypeVar("T")
 # What stands for the same thing: the one typed puts out the one saved.
 _REPLACES = {"cluster": ("gpu", "nic", "nics_per_node"), "gpu": ("cluster",), "nic": ("cluster",)}
+_FILES = ("model", "load", "cluster")  # options that may name a file
 _NOT_KEPT = ("data", "as_json", "save", "chart", "explain", "front")
 
 
@@ -39,7 +41,7 @@ def with_saved(ctx: click.Context, options: dict[str, Any], sections: tuple[str,
     if section is None:
         fix = f"wanted {' or '.join(sections)}: save one with --save"
         raise InputError(str(path), [Fault(str(path), "holds no such question", fix)])
-    saved = content[section]
+    saved = {**content[section], **_paths_from(path.parent, content[section])}
     allowed = [name for name in options if name not in _NOT_KEPT]
     faults = [
         Fault(f"{section}.{key}", "unknown key", suggestion(str(key), allowed) or f"known: {', '.join(allowed)}")
@@ -71,10 +73,12 @@ def with_saved(ctx: click.Context, options: dict[str, Any], sections: tuple[str,
 
 
 def save(path: Path, section: str, options: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> None:
-    """Write the question, whole or not at all; `extra` holds further sections."""
+    """Write the question, whole or not at all; `extra` holds further sections. Files are named from beside it."""
     import yaml
 
-    content = {"moeplan": __version__, section: kept(options), **(extra or {})}
+    sections = {section: kept(options), **(extra or {})}
+    beside = {name: {**each, **_paths_beside(path.parent, each)} for name, each in sections.items()}
+    content = {"moeplan": __version__, **beside}
     write_whole(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 
 
@@ -84,6 +88,29 @@ def kept(options: Mapping[str, Any]) -> dict[str, Any]:
         name: list(value) if isinstance(value, tuple) else value
         for name, value in options.items()
         if name not in _NOT_KEPT and value not in (None, (), False)
+    }
+
+
+def _paths_beside(folder: Path, options: Mapping[str, Any]) -> dict[str, str]:
+    """The options that name files by a path from here, as paths from `folder`: they hold wherever both move to."""
+    named = _named(Path(), options) if folder.resolve() != Path.cwd() else {}
+    return {name: Path(os.path.relpath(text, folder)).as_posix() for name, text in named.items()}
+
+
+def _paths_from(folder: Path, options: Mapping[str, Any]) -> dict[str, str]:
+    """The options that name files by a path from `folder`, as paths from here."""
+    named = _named(folder, options) if folder.resolve() != Path.cwd() else {}
+    return {name: os.path.relpath(folder / text) for name, text in named.items()}
+
+
+def _named(folder: Path, options: Mapping[str, Any]) -> dict[str, str]:
+    """The relative paths; what has neither ending nor folder is a name of the catalog or a law, whatever lies there."""
+    texts = {name: options.get(name) for name in _FILES}
+    return {
+        name: text
+        for name, text in texts.items()
+        if isinstance(text, str) and (Path(text).suffix or "/" in text) and not Path(text).is_absolute()
+        if os.path.exists(folder / text)  # unlike Path.exists, says no to a name that no path can have
     }
 
 

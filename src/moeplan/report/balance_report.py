@@ -64,7 +64,8 @@ def print_balanced(out: Console, found: Balanced) -> None:
         out.print(f"{silent} layers without load stay in order and are left out of the mean.")
     doubled = int(found.after.doubled.sum())
     if doubled:
-        out.print(f"{doubled} slots hold an expert that their rank holds already: nothing else came as near.")
+        held = "slot holds an expert that its" if doubled == 1 else "slots hold an expert that their"
+        out.print(f"{doubled} {held} rank holds already: nothing else came as near.")
     after = found.skew[1]
     if found.asked is not None and (missed := np.flatnonzero(after > found.asked * (1 + 1e-6))).size:
         out.print(f"{missed.size} layers cannot be brought to {found.asked:g}: they are as near as was found.")
@@ -202,13 +203,17 @@ def print_drift(out: Console, found: Drift, costs: Sequence[Interval], *, pause:
     title = f"A placement, windows after the one it was made from (never balanced: {found.never:.2f})"
     out.print(table(("windows later", "S"), rows, title=title))
     if not costs or pause is None:
+        out.print("How often to rebalance: say how long a window is, --window-seconds, and --pause or a --gpu.")
         return
-    best = best_interval(costs)
-    once = costs[0]
+    best, once, last = best_interval(costs), costs[0], costs[-1]
+    every = "window" if best.windows == 1 else f"{best.windows} windows"
+    longest = ", the longest that the record shows: less often may cost less still" if best is last else ""
+    others = [f"every window: {once.slowdown - 1:.2%}"] if best is not once else []
+    others += [f"every {last.windows}: {last.slowdown - 1:.2%}"] if best is not last else []
     out.print(
-        f"Rebalancing every {best.windows} windows ({si(best.seconds, 's')}) costs least: a step is "
-        f"{best.slowdown - 1:.2%} longer than always fresh, a pause of {si(pause, 's')} per rebalance included; "
-        f"every window: {once.slowdown - 1:.2%}, every {costs[-1].windows}: {costs[-1].slowdown - 1:.2%}."
+        f"Rebalancing every {every} ({si(best.seconds, 's')}) costs least{longest}: a step is "
+        f"{best.slowdown - 1:.2%} longer than always fresh, a pause of {si(pause, 's')} per rebalance included"
+        f"{'; ' if others else ''}{', '.join(others)}."
     )
 
 

@@ -17,7 +17,7 @@ from moeplan.routing.published_eplb import on_nodes, packed_groups, published_ep
 from moeplan.routing.replicas import lightest_heaviest, replicas
 
 TOLERANCE = 1e-3  # over the bound: nearer is not worth the time
-RETRIED = 1e-2  # over the bound: above this other counts of replicas are tried
+RETRIED = 6e-3  # over the bound: above this other counts of replicas are tried
 LEANS = (0.1, 0.25, 0.5)
 ROWS_AT_ONCE = 64  # what fits a processor's cache; also what bounds memory
 SHIFT_ROUNDS, SHIFT_UP_TO, SMALL = 3, 3, 64  # rounds; slots per rank, or slots in all
@@ -88,6 +88,7 @@ def check_sizes(*, experts: int, slots: int, ranks: int, nodes: int = 1, groups:
             faults.append(Fault("nodes", f"{ranks} ranks do not divide over {nodes} nodes", "give a divisor"))
         if nodes > 1 and groups % nodes:
             fix = f"give a divisor of {groups}, or 1 node to balance over all ranks alike"
+            fix = "say how many groups of experts there are, or give 1 node" if groups == 1 else fix
             faults.append(Fault("nodes", f"{groups} groups do not divide over {nodes} nodes", fix))
         if experts % groups:
             faults.append(Fault("groups", f"{experts} experts do not divide into {groups} groups", "give a divisor"))
@@ -100,8 +101,10 @@ def _balanced(loads: Array, slots: int, ranks: int, nodes: int, groups: int, tol
     layers = len(loads)
     if nodes == 1:
         order = np.argsort(-loads, axis=1, kind="stable")  # hottest first, so that the numbering does not matter
-        pack = _one_node(np.take_along_axis(loads, order, axis=1), slots, ranks, tolerance, np.zeros(layers))
-        return np.take_along_axis(order, pack.expert.reshape(layers, slots), axis=1)
+        ordered = np.take_along_axis(loads, order, axis=1)
+        alike, which = np.unique(ordered, axis=0, return_inverse=True)  # layers of one law differ by numbering alone
+        pack = _one_node(alike, slots, ranks, tolerance, np.zeros(len(alike)))
+        return np.take_along_axis(order, pack.expert.reshape(-1, slots)[which.ravel()], axis=1)
     best, lowest = None, np.full(layers, np.inf)
     for group in _group_packings(loads, nodes, groups):
         held = on_nodes(loads, group, groups=groups).reshape(layers * nodes, -1)

@@ -11,7 +11,10 @@ from moeplan.kinds import Array
 from moeplan.routing.eplb import TOLERANCE, balanced_map
 from moeplan.routing.expert_map import ExpertMap, Whole
 
+Step = tuple[int, ...]  # (rank, slot, expert) written, or (rank, slot, rank, slot) exchanged
 LEAST_GAIN = 1e-12
+BEAM, BEAM_WORK = 8, 10_000  # states looked on from, as far as slots × ranks of all of them allow
+AT_ONCE = 100_000  # ranks after a write that are looked at together
 
 
 class Rates(Struct, frozen=True, kw_only=True):
@@ -67,42 +70,43 @@ def fewest_moves(
     """The map nearest to `old` whose fullest rank is at most `bound` times the mean, in every layer that can.
 
     Layer by layer: the move or exchange that takes most off the ranks above the bound per expert loaded, until none is
-    above it, then what can be taken back is; or a fresh placement, renamed, where that needs fewer. A layer that cannot
-    meet the bound gets the fresh one. In hierarchical mode (nodes above 1) only fresh ones keep groups on their nodes.
+    above it, then what can be taken back is; in small layers a search for fewer still; or a fresh placement, renamed,
+    where that needs fewer. A layer that cannot meet the bound gets the fresh one. In hierarchical mode (nodes above 1)
+    only fresh ones keep groups on their nodes.
 
     Raises InputError for a bound below 1.
     """
     if not bound >= 1.0:
         raise InputError("--bound", [Fault("bound", f"is {bound:g}", "give 1 or more, such as 1.05")])
-    fresh = aligned(
-        old,
-        balanced_map(
-            loads,
-            slots=old.slots,
-            ranks=old.ranks,
-            nodes=nodes,
-            groups=groups,
-            current=old,
-            tolerance=tolerance,
-        ),
-        ranks_per_node=old.ranks // nodes if nodes > 1 else None,
-    )
-    expert = fresh.expert.copy()
-    mean = loads.sum(axis=1) / old.ranks
-    moves = loaded(old, fresh).sum(axis=1)
-    before = old.max_over_mean(loads)
-    for layer in range(old.layers):
-        if before[layer] <= bound or not mean[layer]:
-            expert[layer] = old.expert[layer]
-            continue
-        if nodes > 1:
-            continue
-        start = _Layer(loads[layer], old.by_rank[layer].copy(), limit=bound * float(mean[layer]) * (1 + 1e-9))
-        if start.repaired(most=int(moves[layer])) and start.moves(old.by_rank[layer]) < moves[layer]:
-            start.taken_back(old.by_rank[layer])
-            expert[layer] = start.expert.ravel()
+    before, mean = old.max_over_mean(loads), loads.sum(axis=1) / old.ranks
+    needed = np.flatnonzero((before > bound) & (mean > 0))
+    if not needed.size:
+        return old
+    some = ExpertMap(expert=old.expert[needed], experts=old.experts, ranks=old.ranks)
+    sizes = {"slots": old.slots, "ranks": old.ranks, "nodes": nodes, "groups": groups}
+    fresh = balanced_map(loads[needed], **sizes, current=some, tolerance=tolerance)
+    fresh = aligned(some, fresh, ranks_per_node=old.ranks // nodes if nodes > 1 else None)
+    expert = old.expert.copy()
+    expert[needed] = fresh.expert
+    if nodes == 1:
+        for layer, most in zip(needed, loaded(some, fresh).sum(axis=1), strict=True):
+            limit = bound * float(mean[layer]) * (1 + 1e-9)
+            nearer = _nearer(loads[layer], old.by_rank[layer], limit=limit, most=int(most))
+            if nearer is not None:
+                expert[layer] = nearer.ravel()
     found = ExpertMap(expert=expert, experts=old.experts, ranks=old.ranks)
     return aligned(old, found, ranks_per_node=1)
+
+
+def _nearer(loads: Array, now: Whole, *, limit: float, most: int) -> Whole | None:
+    """One layer within the limit by fewer than `most` moves from `now` (ranks, slots), the fewest found; or None."""
+    found = None
+    start = _Layer(loads, now.copy(), limit=limit)
+    if start.repaired(most=most) and start.moves(now) < most:
+        start.taken_back(now)
+        found, most = start.expert, start.moves(now)
+    fewer = _Layer(loads, now.copy(), limit=limit).searched(most=most - 1)
+    return found if fewer is None else fewer.expert
 
 
 class _Layer:
@@ -117,6 +121,11 @@ class _Layer:
         result: Array = (self.loads / self.counts)[self.expert].sum(axis=1)
         return result
 
+    @property
+    def over(self) -> float:
+        """What the ranks above the limit have too much, together."""
+        return float(np.maximum(self.filled - self.limit, 0.0).sum())
+
     def moves(self, old: Whole) -> int:
         """Experts that ranks must load, coming from `old`."""
         held, wanted = (np.zeros((len(old), len(self.loads)), dtype=bool) for _ in range(2))
@@ -130,49 +139,72 @@ class _Layer:
         while self.filled.max() > self.limit:
             if made >= most:
                 return False
-            over = float(np.maximum(self.filled - self.limit, 0.0).sum())
-            write, by_write = self._best_write(over)
-            swap, by_swap = self._best_swap()
-            if max(by_write, by_swap / 2) <= LEAST_GAIN * self.limit:
+            steps = self._steps(1)
+            gain, step = max(steps, key=lambda one: one[0] / _cost(one[1]), default=(0.0, ()))
+            if gain <= LEAST_GAIN * self.limit:
                 return False
-            if by_write >= by_swap / 2:
-                self._write(*write)
-                made += 1
-            else:
-                self._swap(*swap)
-                made += 2
+            self._do(step)
+            made += _cost(step)
         return True
 
-    def _best_write(self, over: float) -> tuple[tuple[int, int, int], float]:
-        """Over a replica that can be spared, one of an expert of an overfull rank.
+    def searched(self, *, most: int) -> _Layer | None:
+        """With at most `most` moves within the limit, the best few of every number of moves looked on from; or None."""
+        width = min(BEAM, BEAM_WORK // (self.expert.size * len(self.expert)))
+        reached: dict[int, list[_Layer]] = {0: [self]}
+        for made in range(most if width > 1 else 0):
+            for layer in sorted(reached.pop(made, []), key=lambda one: one.over)[:width]:
+                for _, step in layer._steps(width):
+                    if made + _cost(step) <= most:
+                        after = _Layer(self.loads, layer.expert.copy(), limit=self.limit)
+                        after._do(step)
+                        reached.setdefault(made + _cost(step), []).append(after)
+            for layer in reached.get(made + 1, []):
+                if layer.filled.max() <= self.limit:
+                    return layer
+        return None
 
-        Returns (rank, slot, expert) and what it takes off the ranks above the limit.
-        """
+    def _steps(self, number: int) -> list[tuple[float, Step]]:
+        """The best writes and the best exchanges, `number` of each at most, with what they take off; best first."""
+        return [*self._writes(number), *self._swaps(number)]
+
+    def _writes(self, number: int) -> list[tuple[float, Step]]:
+        """Over a replica that can be spared: an expert of an overfull rank; or on the fullest rank, any expert."""
         rank, slot = np.nonzero(self.counts[self.expert] > 1)
+        if not rank.size:
+            return []
         above = np.unique(self.expert[self.filled > self.limit])
-        if not rank.size or not above.size:
-            return (0, 0, 0), 0.0
-        per_rank = np.zeros((len(self.loads), len(self.expert)))  # replicas of an expert on a rank
-        np.add.at(per_rank.T, (np.arange(len(self.expert))[:, None], self.expert), 1.0)
-        gone = self.expert[rank, slot]
+        found = self._best_of(rank, slot, above, number)
+        own = rank == self.filled.argmax()
+        if own.any():  # what is lighter relieves it, too
+            found += self._best_of(rank[own], slot[own], np.arange(len(self.loads)), number)
+        return sorted(set(found), key=lambda one: (-one[0], one[1]))[:number]
+
+    def _best_of(self, rank: Whole, slot: Whole, experts: Whole, number: int) -> list[tuple[float, Step]]:
+        """The best of writing each of `experts` over each slot."""
+        per_rank = np.zeros((len(self.expert), len(self.loads)))  # replicas of an expert on a rank
+        np.add.at(per_rank, (np.arange(len(self.expert))[:, None], self.expert), 1.0)
+        gone, place = self.expert[rank, slot], np.arange(len(rank))
         share, less = self.loads / self.counts, self.loads / np.maximum(self.counts - 1, 1)
         more = self.loads / (self.counts + 1)
-        left = per_rank[gone] * (less - share)[gone, None]  # (writes, ranks): the others take over
-        left[np.arange(len(gone)), rank] -= less[gone]
-        come = per_rank[above] * (more - share)[above, None]
-        best, found = (0, 0, 0), 0.0
-        for number, expert in enumerate(above):
-            after = self.filled + left + come[number]
-            after[np.arange(len(gone)), rank] += more[expert]
-            gain = over - np.maximum(after - self.limit, 0.0).sum(axis=1)
-            gain[(gone == expert) | (per_rank[expert, rank] > 0)] = -np.inf
-            place = int(gain.argmax())
-            if gain[place] > found:
-                best, found = (int(rank[place]), int(slot[place]), int(expert)), float(gain[place])
-        return best, found
+        left = (per_rank[:, gone] * (less - share)[gone]).T  # (writes, ranks): the others take over
+        left[place, rank] -= less[gone]
+        left += self.filled - self.limit
+        come = (per_rank[:, experts] * (more - share)[experts]).T  # (experts, ranks)
+        found: list[tuple[float, Step]] = []
+        together = max(1, AT_ONCE // left.size)
+        for start in range(0, len(experts), together):
+            these = experts[start : start + together]
+            after = left + come[start : start + together, None]
+            after[:, place, rank] += more[these, None]
+            gain = self.over - np.maximum(after, 0.0, out=after).sum(axis=2)
+            gain[(gone == these[:, None]) | (per_rank[rank][:, these].T > 0)] = -np.inf
+            for top in _largest(gain, number):
+                which, at = divmod(top, len(rank))
+                found.append((float(gain.flat[top]), (int(rank[at]), int(slot[at]), int(these[which]))))
+        return found
 
-    def _best_swap(self) -> tuple[tuple[int, int, int, int], float]:
-        """Exchange of a slot of the fullest rank and another: (rank, slot, rank, slot), what it takes off."""
+    def _swaps(self, number: int) -> list[tuple[float, Step]]:
+        """Exchanges of a slot of the fullest rank and another: rank, slot, rank, slot."""
         first = int(self.filled.argmax())
         load = (self.loads / self.counts)[self.expert]
         less = load[first][:, None, None] - load[None]
@@ -181,8 +213,17 @@ class _Layer:
         after = after + np.maximum(self.filled[None, :, None] + less - self.limit, 0.0)
         gain = over[first] + over[None, :, None] - after
         gain[:, first] = -np.inf
-        mine, rank, slot = (int(one) for one in np.unravel_index(int(gain.argmax()), gain.shape))
-        return (first, mine, rank, slot), float(gain[mine, rank, slot])
+        found: list[tuple[float, Step]] = []
+        for top in _largest(gain, number):
+            mine, rank, slot = (int(one) for one in np.unravel_index(top, gain.shape))
+            found.append((float(gain.flat[top]), (first, mine, rank, slot)))
+        return found
+
+    def _do(self, step: Step) -> None:
+        if _cost(step) == 1:
+            self._write(*step)
+        else:
+            self._swap(*step)
 
     def _write(self, rank: int, slot: int, expert: int) -> None:
         self.counts[self.expert[rank, slot]] -= 1
@@ -204,6 +245,22 @@ class _Layer:
                 self._write(int(rank), int(slot), was)
                 if self.filled.max() > self.limit:
                     self._write(int(rank), int(slot), now)
+
+
+def _cost(step: Step) -> int:
+    """Experts that are loaded: one by a write, two by an exchange."""
+    return len(step) - 2
+
+
+def _largest(gain: Array, number: int) -> list[int]:
+    """Places of the largest, the first of equals, that are above 0."""
+    flat = gain.ravel()
+    if number == 1 or flat.size <= number:
+        best = [int(flat.argmax())] if number == 1 else np.argsort(-flat, kind="stable").tolist()
+    else:
+        some = np.sort(np.argpartition(-flat, number - 1)[:number])
+        best = some[np.argsort(-flat[some], kind="stable")].tolist()
+    return [place for place in best if flat[place] > 0.0]
 
 
 def move_cost(old: ExpertMap, new: ExpertMap, *, expert_bytes: float, rates: Rates) -> MoveCost:

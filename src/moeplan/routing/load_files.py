@@ -19,8 +19,9 @@ from moeplan.routing.torch_file import read_torch
 SUFFIXES = (".npy", ".csv", ".json", ".pt")
 FORMATS = f"give {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} (SGLang's recorder); docs/balance.md says what is in them"
 UNREADABLE = (OSError, UnicodeDecodeError, EOFError, csv.Error, RecursionError)
+LONGEST_LINE = 1 << 20  # characters of a log that are looked at together
 MOST_LAYERS = 100_000  # a layer's number; a placement has a row for each up to the largest
-_BALANCEDNESS = re.compile(r"EPLB step.*?balancedness=([0-9.]+)")
+_BALANCEDNESS = re.compile(r"EPLB step.*?balancedness=([0-9]+\.?[0-9]*)")
 
 
 def read_loads(paths: Sequence[Path]) -> ExpertLoads:
@@ -33,12 +34,34 @@ def read_loads(paths: Sequence[Path]) -> ExpertLoads:
     if records and len(records) == len(paths):
         layers, windows = None, iter(_recorded(records))
     else:
-        layers = _csv_layers(paths[0]) if paths[0].suffix.lower() == ".csv" else None
+        layers = _layers_of(paths)
         windows = (window for path in paths for window in _windows(path))
     found, merged = folded(_alike(windows, paths))
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     numbers = layers if layers is not None else tuple(range(found.shape[1]))
     return ExpertLoads(windows=found, layers=numbers, source=name, merged=merged)
+
+
+def _layers_of(paths: Sequence[Path]) -> tuple[int, ...] | None:
+    """The numbers that the files give their layers, the same in all that give any; None where none does."""
+    known: dict[Path, tuple[int, ...]] = {}
+    for path in paths:
+        reader = {".csv": _csv_layers, ".json": _json_layers}.get(path.suffix.lower())
+        found = reader(path) if reader is not None else None
+        if found is not None:
+            known[path] = found
+    if not known:
+        return None
+    first, layers = next(iter(known.items()))
+    other = next((path for path, found in known.items() if found != layers), None)
+    if other is not None:
+        problem = f"is of the layers {_named(known[other])}, {first} of {_named(layers)}"
+        raise InputError(str(other), [Fault(str(other), problem, "give windows of the same layers, in the same order")])
+    return layers
+
+
+def _named(layers: Sequence[object]) -> str:
+    return ", ".join(str(layer) for layer in layers[:6]) + (", …" if layers[6:] else "")
 
 
 def _alike(windows: Iterator[Array], paths: Sequence[Path]) -> Iterator[Array]:
@@ -101,16 +124,31 @@ def _npy(path: Path) -> Iterator[Array]:
 
 def _json(path: Path) -> Iterator[Array]:
     """Lists, {"loads": lists}, SGLang's {"logical_count": lists}, or {layer: {expert: tokens}}."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(str(path), [Fault(str(path), f"is no JSON: {error}", FORMATS)]) from error
-    if isinstance(content, dict):
-        content = content.get("loads", content.get("logical_count", content))
+    content = _json_content(path)
     if isinstance(content, dict):
         rows = _in_order(content, path, "layer")
         content = [_in_order(row, path, "expert") if isinstance(row, dict) else row for row in rows]
     yield from (np.asarray(window, dtype=float) for window in _stacked(content, path))
+
+
+def _json_content(path: Path) -> Any:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(str(path), [Fault(str(path), f"is no JSON: {error}", FORMATS)]) from error
+    return content.get("loads", content.get("logical_count", content)) if isinstance(content, dict) else content
+
+
+def _json_layers(path: Path) -> tuple[int, ...] | None:
+    """The numbers that a JSON of {layer: …} names."""
+    try:
+        content = _json_content(path)
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(content, dict):
+        return None
+    _in_order(content, path, "layer")
+    return _whole_layers(sorted(content, key=lambda key: (len(key), key)))
 
 
 def _in_order(content: dict[str, Any], path: Path, what: str) -> list[Any]:
@@ -128,17 +166,28 @@ def _in_order(content: dict[str, Any], path: Path, what: str) -> list[Any]:
 def _csv(path: Path) -> Iterator[Array]:
     """A row per layer; with a `layer` column, a layer that comes again begins the next window."""
     rows: list[Array] = []
-    seen: set[str] = set()
+    window: dict[str, Array] = {}
+    layers: list[str] | None = None
     for label, values in _csv_rows(path):
-        if label is not None and label in seen:
-            yield np.stack(rows)
-            rows, seen = [], set()
-        if label is not None:
-            seen.add(label)
-        rows.append(values)
-    if not rows:
+        if label is None:
+            rows.append(values)
+            continue
+        if label in window:
+            layers = layers or list(window)
+            yield _of_layers(window, layers, path)
+            window = {}
+        window[label] = values
+    if not (rows or window):
         raise InputError(str(path), [Fault(str(path), "has no row of loads", "give a row per layer")])
-    yield np.stack(rows)
+    yield _of_layers(window, layers or list(window), path) if window else np.stack(rows)
+
+
+def _of_layers(window: dict[str, Array], layers: list[str], path: Path) -> Array:
+    """The rows of a window in the order of the first one's layers."""
+    if window.keys() != set(layers):
+        problem = f"a window has the layers {_named(list(window))}, the first has {_named(layers)}"
+        raise InputError(str(path), [Fault("layer", problem, "give every window every layer once")])
+    return np.stack([window[layer] for layer in layers])
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str | None, Array]]:
@@ -146,7 +195,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[str | None, Array]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(line for line in file if not line.startswith("#"))
         first = next(reader, [])
-        names = [cell.strip() for cell in first]
+        names = [cell.strip().lower() for cell in first]
         plain = bool(names) and all(_is_float(cell) for cell in names)
         columns = list(range(len(names))) if plain else _expert_columns(names, path)
         layer = names.index("layer") if not plain and "layer" in names else None
@@ -154,11 +203,14 @@ def _csv_rows(path: Path) -> Iterator[tuple[str | None, Array]]:
             if not row:
                 continue
             try:
+                if any(cell.strip() for cell in row[len(names) :]):
+                    raise ValueError("more cells than columns")
                 values = np.array([float(row[column]) for column in columns])
                 yield None if layer is None else row[layer].strip(), values
             except (ValueError, IndexError) as error:
                 where = f"row {number + (1 if plain else 2)}"
-                raise InputError(str(path), [Fault(where, f"is not {len(columns)} numbers", FORMATS)]) from error
+                fix = f"give as many cells as the first row has, {len(names)}, with numbers for the experts"
+                raise InputError(str(path), [Fault(where, f"is not {len(columns)} numbers", fix)]) from error
 
 
 def _with(first: list[str], reader: Iterator[list[str]], *, plain: bool) -> Iterator[list[str]]:
@@ -192,9 +244,16 @@ def _csv_layers(path: Path) -> tuple[int, ...] | None:
             labels.append(label)
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
+    try:
+        return _whole_layers(labels)
+    except InputError as error:
+        raise InputError(str(path), error.faults) from error
+
+
+def _whole_layers(labels: Sequence[str]) -> tuple[int, ...]:
     wrong = next((label for label in labels if not re.fullmatch("[0-9]{1,9}", label) or int(label) > MOST_LAYERS), None)
     if wrong is not None:
-        raise InputError(str(path), [Fault("layer", f"is {wrong!r}", f"number the layers, up to {MOST_LAYERS}")])
+        raise InputError("loads", [Fault("layer", f"is {wrong!r}", f"number the layers, up to {MOST_LAYERS}")])
     return tuple(int(label) for label in labels)
 
 
@@ -220,6 +279,9 @@ def _recorded(paths: Sequence[Path]) -> list[Array]:
             windows += [np.asarray(window, dtype=float) for window in _stacked(content["logical_count"], path)]
         elif isinstance(content, dict) and "records" in content:
             for number, count in _of_passes(content, path):
+                if (known := next(iter(passes.values()), count)).shape != count.shape:
+                    problem = f"has layers × experts {count.shape}, {paths[0]} has {known.shape}"
+                    raise InputError(str(path), [Fault(str(path), problem, "give the files of one recording")])
                 passes[number] = passes.get(number, 0.0) + count
         else:
             fix = "record with --expert-distribution-recorder-mode stat, or per_pass"
@@ -231,22 +293,30 @@ def _recorded(paths: Sequence[Path]) -> list[Array]:
 
 def _of_passes(content: dict[str, Any], path: Path) -> Iterator[tuple[int, Array]]:
     """Tokens by expert of every forward pass, from those by slot."""
-    place = np.asarray(content["last_physical_to_logical_map"], dtype=np.int64)
-    experts = int(place.max()) + 1
-    for record in content["records"]:
-        if "global_physical_count" not in record:
-            fix = "record with --expert-distribution-recorder-mode stat, or per_pass"
-            raise InputError(str(path), [Fault(str(path), "its records hold no counts", fix)])
-        count = np.zeros((len(place), experts))
-        np.add.at(
-            count, (np.arange(len(place))[:, None], place), np.asarray(record["global_physical_count"], dtype=float)
-        )
-        yield int(record["forward_pass_id"]), count
+    fix = "record with --expert-distribution-recorder-mode stat, or per_pass"
+    try:
+        place = np.asarray(content["last_physical_to_logical_map"], dtype=np.int64)
+        if place.ndim != 2 or not place.size or place.min() < 0:
+            raise ValueError(f"no map of layers × slots, but {place.shape}")
+        for record in content["records"]:
+            by_slot = np.asarray(record["global_physical_count"], dtype=float)
+            if by_slot.shape != place.shape:
+                raise ValueError(f"counts of {by_slot.shape} slots, a map of {place.shape}")
+            count = np.zeros((len(place), int(place.max()) + 1))
+            np.add.at(count, (np.arange(len(place))[:, None], place), by_slot)
+            yield int(record["forward_pass_id"]), count
+    except KeyError as error:
+        raise InputError(str(path), [Fault(str(path), f"its records hold no {error.args[0]}", fix)]) from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(str(path), [Fault(str(path), f"its records cannot be read: {error}", fix)]) from error
 
 
 def _refuse_log(path: Path) -> None:
     """Say what a log of vLLM tells, which is no loads."""
-    found = [float(one) for one in _BALANCEDNESS.findall(path.read_text(encoding="utf-8", errors="replace"))]
+    found = []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while line := file.readline(LONGEST_LINE):  # whatever it is, of whatever size
+            found += [float(one) for one in _BALANCEDNESS.findall(line)]
     if found:
         mean = float(np.mean([one for one in found if one > 0] or [1.0]))
         problem = (

@@ -151,18 +151,24 @@ class LoadedRanks(Struct, frozen=True, kw_only=True, eq=False):
         return in_order(layers=len(self.chance), experts=self.experts, slots=slots, ranks=ep)
 
     def _busiest(self, placed: ExpertMap) -> BusiestRank:
-        carried = placed.rank_loads(self.chance)
+        by_slot = np.minimum(placed.slot_loads(self.chance), 1.0)
+        by_slot, times = np.unique(by_slot, axis=0, return_counts=True)  # balanced layers of a law are the same
+        weight = times / times.sum()
+        slots = by_slot.reshape(len(by_slot), placed.ranks, -1)
+        carried = slots.sum(axis=-1)
         rows = largest_rows(carried * TOKENS[:, None, None]) / (carried.mean(axis=-1) * TOKENS[:, None])
         full = carried >= AS_BUSY * carried.max(axis=-1, keepdims=True)
-        slots = np.minimum(placed.slot_loads(self.chance).reshape(len(self.chance), placed.ranks, -1), 1.0)
         tokens = 2.0 ** np.linspace(0, np.log2(TOKENS[-1]), PLACES * (len(TOKENS) - 1) + 1)
+        with np.errstate(divide="ignore"):
+            missed = np.log1p(-slots[full])  # of full ranks alone: (full ranks, slots of a rank)
+        layer = np.flatnonzero(full.any(axis=1))
+        first = np.searchsorted(np.nonzero(full)[0], layer)
         active = np.empty(tokens.shape)
         for place, count in enumerate(tokens):
-            with np.errstate(divide="ignore"):
-                hit = -np.expm1(count * np.log1p(-slots)).sum(axis=-1)
-            active[place] = np.where(full, hit, 0.0).max(axis=-1).mean()
+            hit = -np.expm1(count * missed).sum(axis=-1)
+            active[place] = weight @ np.maximum.reduceat(hit, first)
         return BusiestRank(
-            imbalance=rows.mean(axis=-1),
+            imbalance=rows @ weight,
             tokens=tokens,
             active=active,
             placed=placed.max_over_mean(self.chance),

@@ -16,6 +16,8 @@ from moeplan.kinds import Array
 Whole = NDArray[np.int64]
 MOST_EXCHANGES = 1000  # per row; most end after a few dozen
 LEAST_GAIN = 1e-9
+SWEEPS, LEAST_SHARE = 4, 0.02  # rounds of exchanges in pairs of ranks; what one must take off their difference
+SWEPT_UP_TO = 48  # slots per rank: their square bounds the memory of a round
 PAIRS_UP_TO = 5  # slots per rank: with more, single exchanges already come within a fraction of a percent
 
 
@@ -86,21 +88,49 @@ def exchanged(pack: Packed, *, goal: Array) -> None:
     if per_rank == 1 or ranks == 1:
         return
     singles = np.arange(per_rank)[:, None]
-    sets = [singles]
-    if 2 < per_rank <= PAIRS_UP_TO:
-        sets.append(np.array(list(combinations(range(per_rank), 2))))
+    pairs = np.array(list(combinations(range(per_rank), 2))) if 2 < per_rank <= PAIRS_UP_TO else None
     active = np.flatnonzero(pack.fullest > goal)
+    for turn in range(SWEEPS if 2 < per_rank <= SWEPT_UP_TO else 0):
+        if not active.size:
+            return
+        _paired(pack, active, goal=goal, turn=turn)
+        active = active[pack.filled[active].max(axis=1) > goal[active]]
     for _ in range(MOST_EXCHANGES):
         if not active.size:
             return
-        left = active
-        for places in sets:
-            helped = _exchange(pack, left, places)
-            left = left[~helped]
-            if not left.size:
-                break
-        active = np.setdiff1d(active, left, assume_unique=True)
+        helped = _exchange(pack, active, singles)
+        if pairs is not None and not helped.all():
+            stuck = np.flatnonzero(~helped)
+            helped[stuck] = _exchange(pack, active[stuck], pairs)
+        active = active[helped]
         active = active[pack.filled[active].max(axis=1) > goal[active]]
+
+
+def _paired(pack: Packed, rows: Whole, *, goal: Array, turn: int) -> None:
+    """Between every rank above the goal and an emptier one, by turns another: the exchange that brings both nearest.
+
+    All pairs at once, which does most of the work in a few rounds.
+    """
+    ranks, per_rank = pack.expert.shape[1:]
+    filled = pack.filled[rows]
+    order = np.argsort(-filled, axis=1, kind="stable")
+    above = min(int((filled > goal[rows, None]).sum(axis=1).max()), ranks // 2)
+    full, empty = order[:, :above], order[:, ranks - 1 - (np.arange(above) + turn) % (ranks - above)]
+    row = rows[:, None]
+    gap = pack.filled[row, full] - pack.filled[row, empty]
+    ours, theirs = (np.moveaxis(pack.expert[row, one], 2, 0) for one in (full, empty))  # slots first: long inner axes
+    own, other_load = (np.moveaxis(pack.load[row, one], 2, 0) for one in (full, empty))
+    off = own[:, None] - (other_load[None] + 0.5 * gap)
+    np.abs(off, out=off)
+    same = ours[:, None] == theirs[None]
+    off[same.any(axis=1)[:, None] | same.any(axis=0)[None]] = np.inf  # the other rank holds it already
+    off = off.reshape(per_rank * per_rank, *gap.shape)
+    best = off.argmin(axis=0)
+    gains = off.min(axis=0) < 0.5 * gap * (1.0 - LEAST_SHARE)
+    which, pair = np.nonzero(gains)
+    mine, other = np.divmod(best[which, pair], per_rank)
+    first, second = full[which, pair], empty[which, pair]
+    _swap(pack, rows[which], first, second, mine[:, None], other[:, None])
 
 
 def _exchange(pack: Packed, rows: Whole, places: Whole) -> NDArray[np.bool_]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from moeplan.kinds import Array, Real
 from moeplan.routing.expert_map import ExpertMap
 
-ALONE, GROUPS = 32, 48  # ranks that count one by one, and groups of the others, where there are more than both
-REACH, POINTS = 9.0, 48  # standard deviations around the means, and points on them, of the integral for the largest
+ALONE, GROUPS = 24, 24  # ranks that count one by one, and groups of the others, where there are more than both
+CUTS = 4  # more groups than those, at the largest steps from rank to rank
+BELOW, ABOVE, POINTS = 4.5, 6.5, 28  # standard deviations around the means, and points on them, of the integral
 
 
 class RankRows(Struct, frozen=True, kw_only=True, eq=False):
@@ -60,15 +64,17 @@ def rank_rows(loads: Array, placed: ExpertMap, *, tokens: Real, top_k: int) -> R
 def largest_rows(rows: Array) -> Array:
     """Mean of the most rows of any rank, from the rows that each expects over the last axis; see rank_rows."""
     means, times = _condensed(rows)
-    deviation = np.sqrt(means)
-    low = (means - REACH * deviation).max(axis=-1, keepdims=True)
-    high = (means + REACH * deviation).max(axis=-1, keepdims=True)
+    deviation = np.maximum(np.sqrt(means), 1e-300)
+    low = (means - BELOW * deviation).max(axis=-1, keepdims=True)
+    high = (means + ABOVE * deviation).max(axis=-1, keepdims=True)
+    x, step = (low - means) / deviation, (high - low) / POINTS / deviation
+    x += 0.5 * step
     total = np.zeros(means.shape[:-1])
-    step = (high - low)[..., 0] / POINTS
-    for point in range(POINTS):  # the midpoint rule: smooth and flat at both ends
-        here = low + (high - low) * ((point + 0.5) / POINTS)
-        below = _normal((here - means) / np.maximum(deviation, 1e-300)) ** times
-        total += (1.0 - below.prod(axis=-1)) * step
+    for _ in range(POINTS):  # the midpoint rule: smooth and flat at both ends
+        upper = _upper(x)
+        total -= np.expm1((np.log1p(-upper) * times).sum(axis=-1))
+        x += step
+    total *= (high - low)[..., 0] / POINTS
     result: Array = np.maximum(low[..., 0] + total, means.max(axis=-1))
     return result
 
@@ -79,17 +85,36 @@ def _condensed(rows: Array) -> tuple[Array, Array]:
     if ranks <= ALONE + GROUPS:
         return rows, np.ones(ranks)
     ordered = np.sort(rows, axis=-1)
-    edges = np.linspace(0, ranks - ALONE, GROUPS + 1).astype(int)
+    steps = np.diff(ordered.reshape(-1, ranks)[:, : ranks - ALONE].mean(axis=0))
+    edges = np.union1d(_edges(ranks - ALONE), np.argsort(steps)[-CUTS:] + 1)  # where levels change, a group ends
     grouped = np.add.reduceat(ordered[..., : ranks - ALONE], edges[:-1], axis=-1) / np.diff(edges)
     times = np.concatenate([np.diff(edges), np.ones(ALONE)])
     return np.concatenate([grouped, ordered[..., ranks - ALONE :]], axis=-1), times
 
 
-def _normal(x: Array) -> Array:
-    """P(N < x) to 8e-8 (Abramowitz and Stegun, 26.2.17)."""
-    size = np.abs(x)
-    t = 1.0 / (1.0 + 0.2316419 * size)
-    poly = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
-    upper = np.exp(-0.5 * size**2) / np.sqrt(2.0 * np.pi) * poly
-    result: Array = np.where(x >= 0, 1.0 - upper, upper)
+def _edges(ranks: int) -> NDArray[np.int64]:
+    """Where groups of the emptier ranks begin and end: the nearer to the fullest, the smaller, none empty."""
+    spread = ranks * (1.0 - np.linspace(1.0, 0.0, GROUPS + 1) ** 1.5)
+    least = np.arange(GROUPS + 1)
+    result: NDArray[np.int64] = np.clip(spread.astype(np.int64), least, ranks - GROUPS + least)
     return result
+
+
+def _upper(x: Array) -> Array:
+    """P(N > x) to 8e-8 (Abramowitz and Stegun, 26.2.17), below 1."""
+    t = np.abs(x)
+    t *= 0.2316419
+    t += 1.0
+    np.reciprocal(t, out=t)
+    tail = np.full_like(x, 1.330274429)
+    for factor in (-1.821255978, 1.781477937, -0.356563782, 0.319381530):
+        tail *= t
+        tail += factor
+    tail *= t
+    density = np.square(x)
+    density *= -0.5
+    np.exp(density, out=density)
+    tail *= density
+    tail /= math.sqrt(2.0 * math.pi)
+    result: Array = np.where(x >= 0.0, tail, 1.0 - tail)
+    return np.minimum(result, 1.0 - 1e-16, out=result)

@@ -10,7 +10,7 @@ from moeplan.explain.placement_gain import ServedPoint
 from moeplan.explain.replica_curve import ReplicaPoint
 
 WIDTH = 560
-LEAST_TOP = 1.1  # of the axis: nearer than a tenth of a percent no placement goes, and that is nothing to look at
+LEAST_TOP = 1.1  # of the axis: a tenth of a percent from placement to placement is nothing to look at
 COLOURS = {"worst layer": "#D55E00", "mean of the layers": "#0072B2"}
 WORTH_COLOUR = "#009E73"
 

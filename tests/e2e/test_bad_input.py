@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
+from typed import run
 
-from moeplan.cli import main
 from moeplan.specs.catalog import Catalog
 
 CATALOG = Catalog.standard()
@@ -23,13 +23,6 @@ LONG = "x" * 5000
 
 PREDICT = {"MODEL": "deepseek-v3", "--gpu": "h200", "--ep": "32", "--batch": "64", "--context": "4k"}
 PLAN = {"MODEL": "deepseek-v3", "--gpu": "h200", "--gpus": "32", "--context": "4k", "--min-tps": "20"}
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, named: str) -> str:

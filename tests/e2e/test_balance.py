@@ -9,24 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from moeplan.cli import main
+import typed
 
 LOADS = str(files("moeplan.data") / "observations" / "expert_load_dsv3_decode.csv")
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["balance", *words])
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
+    return typed.run(capsys, "balance", *words)
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    code, out, err = run(capsys, *words, "--json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return typed.document(capsys, "balance", *words)
 
 
 def test_a_placement_for_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typed
 
-from moeplan.cli import _COMMANDS, main
+from moeplan.cli import _COMMANDS
 
 ASKED = "budget deepseek-v3 --gpu h800 --nic cx7 --ep {ep} --context 5k --min-tps 20"
 
@@ -20,17 +20,11 @@ def _listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], text: str, *more: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main([*text.split(), *more])
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
+    return typed.run(capsys, *text.split(), *more)
 
 
 def document(capsys: pytest.CaptureFixture[str], text: str, *more: str) -> dict[str, Any]:
-    code, out, _ = run(capsys, text, *more, "--json")
-    content: dict[str, Any] = json.loads(out)
-    assert code in (0, 1)
-    return content
+    return typed.document(capsys, *text.split(), *more, codes=(0, 1))
 
 
 def test_the_tables_say_what_binds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typed import run
 
-from moeplan.cli import _COMMANDS, main
+from moeplan.cli import _COMMANDS
 from moeplan.specs.catalog import Catalog
 
 CATALOG = Catalog.standard()
@@ -51,14 +52,6 @@ def answer(arguments: str) -> tuple[int, str, str]:
     done = spawn(arguments)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, done.stderr
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str, str]:
-    """Run in this process: the same main(), without the start of an interpreter."""
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
 
 
 # --- help, version ------------------------------------------------------------------------------------------------

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-
-from moeplan.cli import main
+from typed import run
 
 STEP = ("--batch", "64", "--context", "4k")
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
 
 
 def test_clusters_are_listed_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:

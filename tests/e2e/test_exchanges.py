@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typed
 import yaml
-
-from moeplan.cli import main
 
 PREDICT = "predict deepseek-v3 --gpu h200 --nic cx7 --gpus 16 --batch 64 --context 4k"
 PLAN = "plan deepseek-v3 --gpu h200 --nic cx7 --gpus 8..16 --context 4k --min-tps 20 --max-batch 48 --mtp 0 --kv fp8"
 
 
 def run(capsys: pytest.CaptureFixture[str], line: str, *more: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main((*shlex.split(line), *more))
-    out, err = capsys.readouterr()
-    assert "Traceback" not in err
-    return stop.value.code, out, err
+    return typed.run(capsys, *shlex.split(line), *more)
 
 
 def document(capsys: pytest.CaptureFixture[str], line: str) -> dict[str, Any]:
-    code, out, err = run(capsys, line, "--json")
-    assert code in (0, 1), err
-    content: dict[str, Any] = json.loads(out)
-    return content
+    return typed.document(capsys, *shlex.split(line), codes=(0, 1))
 
 
 @pytest.mark.parametrize(

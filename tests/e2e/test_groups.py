@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from moeplan.cli import main
+import typed
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["groups", *words])
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
+    return typed.run(capsys, "groups", *words)
 
 
 def shapes(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:

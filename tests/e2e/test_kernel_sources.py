@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typed
 
-from moeplan.cli import main
 from moeplan.specs.catalog import Catalog
 
 DATA = Catalog.standard().roots[-1]
@@ -18,10 +18,7 @@ SIDECAR = "{title: mine, gpu: H200, kernel: k, precision: fp8, source: me, licen
 
 
 def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(line.split())
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
+    return typed.run(capsys, *line.split())
 
 
 def operators(out: str) -> dict[str, dict[str, Any]]:

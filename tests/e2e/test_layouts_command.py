@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typed
 
 from moeplan.cli import main
 
@@ -14,17 +15,11 @@ ASKED = ("deepseek-v3", "--gpu", "h200", "--gpus", "8", "--context", "2k")
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["layouts", *words])
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
+    return typed.run(capsys, "layouts", *words)
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    code, out, err = run(capsys, *words, "--json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return typed.document(capsys, "layouts", *words)
 
 
 def test_the_table_says_where_the_lines_cross(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from moeplan.cli import main
+from typed import document, run
 
 LOADS = str(files("moeplan.data") / "observations" / "expert_load_dsv3_decode.csv")
 PREDICT = ("predict", "deepseek-v3", "--gpu", "h100", "--gpus", "72", "--context", "2k", "--batch", "128")
 PLAN = ("plan", "deepseek-v3", "--gpu", "h200", "--gpus", "16,32", "--context", "2k", "--min-tps", "20")
 NARROW = ("--layout", "dep", "--kv", "fp8", "--mtp", "0", "--max-batch", "256")
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
-
-
-def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    code, out, err = run(capsys, *words, "--json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
-    return found
 
 
 def test_every_prediction_states_its_routing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typed
 
-from moeplan.cli import main
 from moeplan.specs.catalog import ENVIRONMENT
 from moeplan.specs.exchange import exchange
 from moeplan.specs.own_data import PACKAGED, named_files, own_folder, use_own
@@ -36,10 +36,8 @@ def write(path: Path, text: str) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], line: str, *more: str) -> tuple[object, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main((*line.split(), *more))
-    out, err = capsys.readouterr()
-    return stop.value.code, " ".join(out.split()), " ".join(err.split())
+    code, out, err = typed.run(capsys, *line.split(), *more)
+    return code, " ".join(out.split()), " ".join(err.split())
 
 
 @pytest.mark.parametrize("name", ["shared-late", "late"])

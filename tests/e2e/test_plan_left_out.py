@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import pytest
-
-from moeplan.cli import main
+import typed
 
 PLAN = "plan deepseek-v3 --gpu h200 --nic cx7 --gpus 16 --context 2k --min-tps 20 --max-batch 64 --kv bf16 --mtp 0"
 
 
 def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[object, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(line.split())
-    out, err = capsys.readouterr()
-    return stop.value.code, " ".join(out.split()), " ".join(err.split())
+    code, out, err = typed.run(capsys, *line.split())
+    return code, " ".join(out.split()), " ".join(err.split())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+import typed
 
 from moeplan.article.search import walk
 from moeplan.cli import main
@@ -26,11 +27,7 @@ PUBLISHED = Path(__file__).parents[1] / "article" / "published_rows.csv"
 
 
 def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(shlex.split(line))
-    out, err = capsys.readouterr()
-    assert "Traceback" not in err
-    return stop.value.code, out, err
+    return typed.run(capsys, *shlex.split(line))
 
 
 def no_constant(name: str) -> float:

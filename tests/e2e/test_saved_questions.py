@@ -10,19 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-
-from moeplan.cli import main
+from typed import run
 
 PLAN = "plan deepseek-v3 --gpu h800,h20 --gpus 32..64 --context 5k --min-tps 20 --max-batch 160"
 PREDICT = "predict deepseek-v3 --gpu h800 --ep 32 --batch 64 --context 4k"
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in err
-    return stop.value.code, out, err
 
 
 class Cli:

@@ -275,8 +275,8 @@ def _show(asked: Subject, found: Balanced, worth: _Worth | None, options: Mappin
         content = {**balanced_content(found), "launch": lines}
         if worth is not None:
             content |= {
-                "skew_parts": {**_fields(worth.parts), "hot_spot": worth.parts.hot_spot},
-                "gains": [{**_fields(one), "experts": one.layers, "step": one.step} for one in worth.gains],
+                "skew_parts": {**asdict(worth.parts), "hot_spot": worth.parts.hot_spot},
+                "gains": [{**asdict(one), "experts": one.layers, "step": one.step} for one in worth.gains],
                 "replica_curve": worth.points,
                 "rows_per_expert": worth.rows,
                 "worth_having": worth.best.redundant,
@@ -302,10 +302,6 @@ def _show(asked: Subject, found: Balanced, worth: _Worth | None, options: Mappin
         out.print(line, raw=True)
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return dict(asdict(value))
-
-
 def _published(catalog: Catalog, *, as_json: bool) -> int:
     from moeplan.explain.balance_observed import observed_gains, packaged_loads
     from moeplan.explain.balance_worth import SCENARIOS
@@ -316,7 +312,7 @@ def _published(catalog: Catalog, *, as_json: bool) -> int:
         from moeplan.report.document import document
 
         scenarios = [
-            {**_fields(one), "formula": one.formula, "gain": one.gain, "needed": one.needed} for one in SCENARIOS
+            {**asdict(one), "formula": one.formula, "gain": one.gain, "needed": one.needed} for one in SCENARIOS
         ]
         print_json(document("balance-published", {"loads": source, "scenarios": scenarios, "published": observed}))
         return 0

@@ -90,7 +90,7 @@ class _Tally(Struct):
 def best(predictor: Predictor, space: Space, *, min_tps: float, progress: Progress | None = None) -> Found | Missed:
     """Maximise tokens per second per GPU over the space, under memory and min_tps (accepted tokens/s per user).
 
-    Ties go to the first spread, schedule and precision, in them to the smaller batch, fewer GPUs, fewer drafts.
+    Ties go to the first precision, spread and schedule, in them to the smaller batch, fewer GPUs, fewer drafts.
     `progress` is called with (tried, all) after each piece; an interrupt ends the walk and marks the answer incomplete.
     """
     choices = itertools.product(space.precisions, space.spreads, space.schedules)
